@@ -94,33 +94,44 @@ static __always_inline int address_of_mapping(struct code_file *file, __u64 offs
 	return c.overlap ? 0 : -1;
 }
 
+/* Notes the file of a mapping, by the address of its struct file. Global: verified once. */
+__noinline int note_file(struct bind_ctx *c, __u64 address)
+{
+	struct file *file = (void *)address;
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+
+	if (!c)
+		return 0;
+	/*
+	 * Memory that several mappings share (memfd, shared anonymous memory). Erlang, .NET and PHP put their JIT code
+	 * there.
+	 */
+	if (BPF_CORE_READ(inode, i_sb, s_magic) == TMPFS_MAGIC && !BPF_CORE_READ(inode, i_nlink))
+		jit_code_seen = 1;
+	c->file.ino = BPF_CORE_READ(inode, i_ino);
+	c->file.dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	c->file.size = BPF_CORE_READ(inode, i_size);
+	c->file.modified = modified_ns(inode);
+	return 0;
+}
+
 static long examine_vma(struct task_struct *task, struct vm_area_struct *vma, struct bind_ctx *c)
 {
-	struct inode *inode;
-	struct file *file;
+	__u64 file;
 
 	if (!(vma->vm_flags & VM_EXEC))
 		return 0;
 	c->m.start = vma->vm_start;
 	c->m.end = vma->vm_end;
 	c->found = 1;
-	file = vma->vm_file;
+	/* As a number: a global function accepts no pointer to a kernel object. */
+	file = (__u64)BPF_CORE_READ(vma, vm_file);
 	if (!file) {
 		c->m.origin = CODE_OF_NO_FILE;
 		return 0;
 	}
-	inode = file->f_inode;
-	/*
-	 * Memory that several mappings share (memfd, shared anonymous memory). Erlang, .NET and PHP put their JIT code
-	 * there.
-	 */
-	if (inode->i_sb->s_magic == TMPFS_MAGIC && !inode->i_nlink)
-		jit_code_seen = 1;
 	c->offset = vma->vm_pgoff << page_shift;
-	c->file.ino = inode->i_ino;
-	c->file.dev = inode->i_sb->s_dev;
-	c->file.size = inode->i_size;
-	c->file.modified = modified_ns(inode);
+	note_file(c, file);
 	return 0;
 }
 
@@ -215,8 +226,7 @@ __noinline int bind_vdso(__u32 mm_id)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct bind_ctx c = { .mm_id = mm_id };
-	struct mm_struct *mm = task->mm;
-	__u64 addr = mm ? (__u64)mm->context.vdso : 0;
+	__u64 addr = (__u64)BPF_CORE_READ(task, mm, context.vdso);
 
 	if (!addr || bpf_find_vma(task, addr, examine_vma, &c, 0) || !c.found)
 		return 0;

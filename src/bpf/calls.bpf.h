@@ -62,7 +62,7 @@ int calls_return(struct pt_regs *ctx)
 
 struct no_programs after_range SEC(".maps");
 
-/* Like walk_pending(), for PENDING_RANGE, the only kind of pending work that system calls have. */
+/* Like do_pending(), for PENDING_RANGE, the only kind of pending work that system calls have. */
 REENTRANT("kretprobe.multi", calls_take_range, after_range)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);

@@ -82,10 +82,10 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 	struct inode___v66 *v66 = (void *)inode;
 
 	if (bpf_core_field_exists(inode->i_mtime_sec))
-		return inode->i_mtime_sec * 1000000000ull + inode->i_mtime_nsec;
+		return BPF_CORE_READ(inode, i_mtime_sec) * 1000000000ull + BPF_CORE_READ(inode, i_mtime_nsec);
 	if (bpf_core_field_exists(v67->__i_mtime))
-		return v67->__i_mtime.tv_sec * 1000000000ull + v67->__i_mtime.tv_nsec;
-	return v66->i_mtime.tv_sec * 1000000000ull + v66->i_mtime.tv_nsec;
+		return BPF_CORE_READ(v67, __i_mtime.tv_sec) * 1000000000ull + BPF_CORE_READ(v67, __i_mtime.tv_nsec);
+	return BPF_CORE_READ(v66, i_mtime.tv_sec) * 1000000000ull + BPF_CORE_READ(v66, i_mtime.tv_nsec);
 }
 
 /* System calls that change address spaces, their arguments, and the number of the current call. */

@@ -63,7 +63,7 @@ __noinline int copy_record_to_child(__u32 child, __u64 vpage, __u32 stack)
  */
 __noinline int copy_page_to_children(__u64 vpage, __u32 own)
 {
-	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
+	struct mm_info *info = find_mm_of(bpf_get_current_task_btf());
 
 	if (!info || !info->nr_cow_children)
 		return 0;
@@ -127,7 +127,7 @@ __noinline int inherit_range(__u32 child, __u32 mm_id, __u64 first, __u64 end)
 /* The current address space is about to lose the pages [first, end). */
 __noinline int copy_range_to_children(__u32 mm_id, __u64 first, __u64 end)
 {
-	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
+	struct mm_info *info = find_mm_of(bpf_get_current_task_btf());
 
 	if (!info || !info->nr_cow_children)
 		return 0;

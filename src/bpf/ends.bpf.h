@@ -18,9 +18,9 @@ struct mm_struct___stack {
 
 /*
  * Returns 1 if the instruction before an address is a call (or ends in bytes like those of a call), 0 if not, -1 if the
- * code cannot be read.
+ * code cannot be read. Global: verified once.
  */
-static __noinline int follows_call(__u64 addr)
+__noinline int follows_call(__u64 addr)
 {
 	__u64 code = 0;
 
@@ -60,15 +60,18 @@ static __always_inline int was_called(struct task_state *st)
  * Whether the frame's function ends the thread when the call returns. The C library's start code does: it passes the
  * result to exit() or pthread_exit() at once, and its frame is where the stack begins. musl has no table for this code.
  * At the end of a fiber (boost.context) the call returns to "exit(0)" and an instruction that no program may execute.
- * x86-64 only.
+ * x86-64 only. Global: verified once.
  */
-static __noinline int ends_thread(struct task_state *st)
+__noinline int ends_thread(struct task_state *st)
 {
 #if defined(bpf_target_x86)
-	struct mm_struct___stack *mm = (void *)bpf_get_current_task_btf()->mm;
-	__u64 code[2] = {}, sp = st->t.sp;
+	struct mm_struct___stack *mm = (void *)BPF_CORE_READ(bpf_get_current_task_btf(), mm);
+	__u64 code[2] = {}, sp;
 	__u32 start;
 
+	if (!st)
+		return 0;
+	sp = st->t.sp;
 	if (bpf_probe_read_user(code, sizeof(code), (void *)st->t.ip))
 		return 0;
 	start = code[0];

@@ -35,7 +35,7 @@ static __always_inline int can_be_user(__u64 address)
 
 static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma, __u32 *anonymous)
 {
-	*anonymous = !vma->vm_file;
+	*anonymous = !BPF_CORE_READ(vma, vm_file);
 	return 0;
 }
 
@@ -163,14 +163,25 @@ static __always_inline int handle_fault(struct task_struct *task, struct mm_stru
 
 /* ---- Tracepoints: x86 only. ---- */
 
-SEC("tp_btf/page_fault_user")
-int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
+/*
+ * Also does the pending work of other programs, which reach it by a tail call: so the walk is verified once for all of
+ * them. The context is then theirs, and its second word is not the registers of the thread in user mode. For the other
+ * tail call, which leads nowhere, see REENTRANT().
+ */
+SEC("raw_tp/page_fault_user")
+int fault_user(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct mm_struct *mm = task->mm;
 
 	/* Faults of all processes reach this line. */
-	return mm_may_be_followed(mm) ? handle_fault(task, mm, address, error_code) : 0;
+	if (!mm_may_be_followed(mm))
+		return 0;
+	if (ctx->args[1] == (__u64)bpf_task_pt_regs(task))
+		return handle_fault(task, mm, ctx->args[0], ctx->args[2]);
+	bpf_tail_call(ctx, &after_stack, 0);
+	do_pending();
+	return 0;
 }
 
 /* Accesses of the kernel to user memory, such as read(2) into a fresh buffer. */

@@ -54,6 +54,17 @@ static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
 	return bpf_map_lookup_elem(&mms, &mm);
 }
 
+/*
+ * The entry of a task's address space. Reads task->mm as a number, which takes longer than a load, but its verification
+ * does not: see followed_state_with_mm(). For rare events.
+ */
+static __always_inline struct mm_info *find_mm_of(struct task_struct *task)
+{
+	__u64 mm = (__u64)BPF_CORE_READ(task, mm);
+
+	return bpf_map_lookup_elem(&mms, &mm);
+}
+
 /* False if the address space is certainly not followed: in most cases, that costs one load. */
 static __always_inline int mm_may_be_followed(struct mm_struct *mm)
 {

@@ -224,6 +224,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 tgid = task->tgid, change = PROCESS_EXECED, left = 0, pid, mm_id;
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
+	struct mm_struct *mm;
 
 	if (proc) {
 		left = proc->mm_id;
@@ -233,15 +234,16 @@ int BPF_PROG(process_exec, struct task_struct *task)
 			return 0;
 		change = PROCESS_MATCHED;
 	}
+	mm = task->mm;
 	pid = view_pid(task);
-	mm_id = follow(task->mm, tgid, pid, NULL);
+	mm_id = follow(mm, tgid, pid, NULL);
 	if (!mm_id) {
 		if (left) /* the table is full for its new address space */
 			emit_process(task, PROCESS_EXITED, pid, left, 0, 0);
 		return 0;
 	}
 	emit_process(task, change, pid, mm_id, left, 0);
-	bind_program(mm_id, task->mm, read_user_ip(task));
+	bind_program(mm_id, mm, read_user_ip(task));
 	return 0;
 }
 

@@ -28,13 +28,7 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-struct no_programs after_stack SEC(".maps");
-
-/*
- * Walks the stack that another program has left pending; the program reaches this one by a tail call. See struct
- * pending.
- */
-REENTRANT("raw_tp", walk_pending, after_stack)
+static __always_inline void do_pending(void)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	__u32 kind;
@@ -54,6 +48,12 @@ REENTRANT("raw_tp", walk_pending, after_stack)
 		if (!st->pending.order)
 			st->fault_address = 0;
 	}
+}
+
+/* Does pending work where fault_user() is not loaded: on 64-bit ARM, and with `--stacks off`. */
+REENTRANT("raw_tp", walk_pending, after_stack)
+{
+	do_pending();
 }
 
 /* Adds these types to the program's BTF, from which the skeleton generates the Rust types. */

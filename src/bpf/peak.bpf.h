@@ -117,7 +117,7 @@ static long add_resident(void *map, __u64 *key, struct mm_info *info, struct oth
 __noinline int before_drop(__u32 mm_id, __u64 first, __u64 end)
 {
 	struct peak_event e = { .kind = EVENT_PEAK, .mm_id = mm_id };
-	struct mm_struct *mm = bpf_get_current_task_btf()->mm;
+	struct mm_struct *mm = BPF_CORE_READ(bpf_get_current_task_btf(), mm);
 	struct copy_ctx c = { .mm_id = mm_id };
 	struct others_ctx others = { .mm = (__u64)mm };
 	struct mm_info *info;
@@ -135,7 +135,7 @@ __noinline int before_drop(__u32 mm_id, __u64 first, __u64 end)
 	if (!info || info->mm_id != mm_id || !drops_peak(info, rss, end - first))
 		return 0;
 	e.rss[RSS_SWAP] = MM_COUNTER(mm, RSS_SWAP);
-	e.highest_rss = mm->hiwater_rss;
+	e.highest_rss = BPF_CORE_READ(mm, hiwater_rss);
 	bpf_for_each_map_elem(&mms, add_resident, &others, 0);
 	e.others = others.pages;
 	e.at = bpf_ktime_get_ns();
@@ -162,7 +162,7 @@ static __always_inline void note_drop(__u32 mm_id, __u64 first, __u64 end)
 static __always_inline int note_drop_of_all(struct task_struct *task, __u32 mm_id)
 {
 	/* A child of vfork() gives its parent's address space back. */
-	if (!task->vfork_done)
+	if (!BPF_CORE_READ(task, vfork_done))
 		note_drop(mm_id, 0, (CHUNK_NUMBER_MASK + 1) << CHUNK_SHIFT);
 	return 0;
 }
@@ -173,7 +173,7 @@ static __always_inline int note_drop_of_all(struct task_struct *task, __u32 mm_i
  */
 static __always_inline int note_exec(struct task_struct *task, __u32 mm_id)
 {
-	struct mm_info *info = find_mm(task->mm);
+	struct mm_info *info = find_mm_of(task);
 
 	return !info || info->ancestors[0] ? 0 : note_drop_of_all(task, mm_id);
 }

@@ -39,17 +39,19 @@ static __always_inline int walks_all(void)
 	return walk_mode == WALK_ALL;
 }
 
-/* Position of the highest bit. */
+/* Position of the highest bit. Arithmetic, because each branch would double the verifier's paths. */
 static __always_inline __u32 highest_bit(__u32 word)
 {
+	__u64 left = word;
 	__u32 bits = 0;
 
 #pragma unroll
 	for (__u32 step = 16; step; step >>= 1) {
-		if (word >> step) {
-			word >>= step;
-			bits += step;
-		}
+		/* `step` if a bit is set from there on, else 0 */
+		__u32 more = step & ((__s64)((1ull << step) - 1 - left) >> 63);
+
+		left >>= more;
+		bits += more;
 	}
 	return bits;
 }

@@ -81,7 +81,7 @@ static __noinline int snapshot_ends(__u32 tgid)
  */
 __noinline int inherit_owner(__u64 vpage)
 {
-	struct mm_info *info = nr_snapshots ? find_mm(bpf_get_current_task_btf()->mm) : NULL;
+	struct mm_info *info = nr_snapshots ? find_mm_of(bpf_get_current_task_btf()) : NULL;
 
 	if (!info || !info->snapshots)
 		return 0;

@@ -106,8 +106,7 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 }
 
 /*
- * Notes a range that was mapped or filled; walk_pending() then sends it with the stack. Returns 0 if the range is
- * empty.
+ * Notes a range that was mapped or filled; do_pending() then sends it with the stack. Returns 0 if the range is empty.
  */
 static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 flags, __u64 start, __u64 len)
 {

@@ -65,7 +65,7 @@ struct walk {
 	__u32 to_send; /* number of frames to send, from `innermost` on */
 };
 
-/* The work of walk_pending(). */
+/* The work of do_pending(). */
 enum pending_kind {
 	PENDING_NONE = 0,
 	PENDING_FAULT = 1,

@@ -268,15 +268,24 @@ static long cache_words(__u64 i, struct cache_words_ctx *c)
 
 /*
  * Makes the finished walk the cached one. The frames and words that both share stay; the others move up to them. Not
- * inline: the walk, which the caller calls first, leaves too little of the BPF stack for these variables.
+ * inline: the walk, which the caller calls first, leaves too little of the BPF stack for these variables. Global: verified
+ * once.
  */
-static __noinline int cache_walk(struct task_state *st)
+__noinline int cache_walk(struct task_state *st)
 {
-	__u32 shared = st->t.shared, nr = st->t.nr, noted = st->t.noted, words = 0;
-	struct cache_frames_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = shared };
-	struct cache_words_ctx w = { .st = st, .from = CACHED_WORDS - noted };
+	struct cache_frames_ctx c = { .st = st };
+	struct cache_words_ctx w = { .st = st };
+	__u32 shared, nr, noted, words = 0;
 	struct frame *f;
 
+	if (!st)
+		return 0;
+	shared = st->t.shared;
+	nr = st->t.nr;
+	noted = st->t.noted;
+	c.from = MAX_FRAMES - nr;
+	c.to = shared;
+	w.from = CACHED_WORDS - noted;
 	c.hash = st->t.hash;
 	if (shared) {
 		f = &st->frames[INDEX(shared - 1, MAX_FRAMES)];

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::time::Instant;
@@ -105,12 +105,22 @@ impl Probe {
         leave_out_programs(&mut open, syscall_hooks.other_programs());
         let fault_hooks = FaultHooks::choose()?;
         leave_out_programs(&mut open, fault_hooks.other_programs());
+        // The program that does the pending work of others (`src/bpf/pending.bpf.h`).
+        let walks = fault_hooks == FaultHooks::Tracepoints && config.stacks != Stacks::Off;
+        if walks {
+            leave_out_programs(&mut open, &["walk_pending"]);
+        }
         if config.stacks == Stacks::Off {
             leave_out_programs(&mut open, fault_hooks.programs());
         }
         let skel = open.load().context(
             "cannot load memprof's BPF program into the kernel (run `memprof doctor` to see what is missing)",
         )?;
+        let walker = match walks {
+            true => &skel.progs.fault_user,
+            false => &skel.progs.walk_pending,
+        };
+        set_walker(&skel.maps.walker, walker.as_fd())?;
         let (mut links, missing) = attach_sources(&skel, config)?;
         if config.stacks != Stacks::Off {
             attach_to_faults(&skel, fault_hooks, &mut links)?;
@@ -199,12 +209,15 @@ fn attach_to_faults(
     Ok(())
 }
 
+/// Sets the program that a tail call through this map reaches.
+fn set_walker(map: &impl MapCore, program: BorrowedFd<'_>) -> Result<()> {
+    let program = program.as_raw_fd().to_ne_bytes();
+    map.update(&0u32.to_ne_bytes(), &program, MapFlags::ANY)
+        .with_context(|| format!("cannot write the BPF map {}", map.name().display()))
+}
+
 fn attach_functions(skel: &MemprofSkel<'static>) -> Result<FunctionHooks> {
-    let walker = skel.progs.calls_take_range.as_fd().as_raw_fd();
-    skel.maps
-        .range_walker
-        .update(&0u32.to_ne_bytes(), &walker.to_ne_bytes(), MapFlags::ANY)
-        .context("cannot write the BPF map range_walker")?;
+    set_walker(&skel.maps.range_walker, skel.progs.calls_take_range.as_fd())?;
     let progs = &skel.progs;
     FunctionHooks::attach(progs.calls_begin.as_fd(), progs.calls_return.as_fd())
 }
