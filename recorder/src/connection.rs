@@ -29,6 +29,7 @@ mod direction;
 mod event;
 mod held;
 mod nodes;
+mod recognition;
 mod remark;
 mod session;
 mod state;

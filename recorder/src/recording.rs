@@ -2,70 +2,32 @@
 //!
 //! Does no I/O and reads no clock. Connections that are none of a node's leave nothing behind but a number.
 
+mod followed;
 mod listing;
+mod settings;
+mod unrecorded;
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::budget::Budget;
 use crate::captured::{Captured, Socket, What};
 use crate::connection::{Connection, Nodes, Opening};
-use crate::reconnect::{Note, Report, Reports};
+use crate::reconnect::Note;
 use crate::side::{Both, Side};
-use crate::store::{ConnectionId, Entry};
+use crate::store::Entry;
 use crate::stream::Record;
 use crate::time::Timestamp;
+use followed::Followed;
 use listing::Listing;
+pub use settings::{ConnectionIds, Settings};
+use unrecorded::Unrecorded;
 
 /// A receiver of entries, with the name of the node.
 pub type Entries<'a> = dyn FnMut(&str, Entry) + 'a;
 
-/// A time of a connection that is so much earlier than that of the one before was taken after the wall clock was set back. It is more
-/// than one decoder lags behind another.
-const SET_BACK: Duration = Duration::from_secs(10);
 /// Interval at which changed connections are given to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes that a search authenticates at a time, in about three milliseconds.
-const SEARCH: u64 = 10 << 20;
-
-/// Settings that all workers share.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Names of the nodes and the ports on which their peers reach them, to list connections whose first bytes were not seen.
-    pub ports: Vec<(String, u16)>,
-    /// Limit of the bytes that connections hold.
-    pub budget: Budget,
-    /// Maximum number of connections that a worker follows; the one without traffic for the longest time is given up first.
-    pub max_connections: usize,
-    /// Ids of connections.
-    pub ids: ConnectionIds,
-    /// Receivers of reports about connections that were opened before the recorder.
-    pub reports: Reports,
-}
-
-/// Gives connections their ids.
-#[derive(Clone, Debug, Default)]
-pub struct ConnectionIds(Arc<AtomicU64>);
-
-impl ConnectionIds {
-    /// The id of a connection that was first seen at that time: the time itself, or the next one that is free. If the wall clock was set
-    /// back, the ids go back, too, so that they are still times.
-    fn next(&self, time: Timestamp) -> ConnectionId {
-        let after = |last: u64| match last.saturating_sub(time.0) {
-            ahead if u128::from(ahead) > SET_BACK.as_nanos() => time.0,
-            _ => time.0.max(last + 1),
-        };
-        let update = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-                Some(after(last))
-            });
-        ConnectionId(after(update.unwrap_or_default()))
-    }
-}
 
 /// Numbers of connections that a worker has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,27 +52,13 @@ impl std::ops::Add for Counts {
     }
 }
 
-/// A socket of a node.
-#[derive(Debug)]
-struct Followed {
-    connection: Connection,
-    listing: Listing,
-    /// Time of the last record.
-    last: Timestamp,
-    /// When it came, by the steady clock.
-    touched: Timestamp,
-}
-
 /// The connections of one worker.
 #[derive(Debug)]
 pub struct Recording {
     settings: Settings,
     nodes: Arc<Nodes>,
     followed: HashMap<Socket, Followed>,
-    /// Ignored connections until they end, with what is listed of them nevertheless.
-    ignored: HashMap<Socket, Option<Listing>>,
-    /// Those of which the source does not know yet that nothing more needs to be captured.
-    newly_ignored: Vec<Socket>,
+    unrecorded: Unrecorded,
     /// Sockets that were not among the open ones, and of which nothing came since.
     missing: HashSet<Socket>,
     counts: Counts,
@@ -120,12 +68,12 @@ pub struct Recording {
 impl Recording {
     /// A recording of these nodes.
     pub fn new(settings: Settings, nodes: Arc<Nodes>) -> Self {
+        let unrecorded = Unrecorded::new(settings.max_connections, settings.reports.clone());
         Self {
             settings,
             nodes,
             followed: HashMap::new(),
-            ignored: HashMap::new(),
-            newly_ignored: Vec::new(),
+            unrecorded,
             missing: HashSet::new(),
             counts: Counts::default(),
             flushed: Timestamp::default(),
@@ -153,7 +101,7 @@ impl Recording {
                 data,
                 initiator,
             } => {
-                if self.ignored.contains_key(&socket) {
+                if self.unrecorded.has(socket) {
                     return;
                 }
                 if !self.followed.contains_key(&socket) {
@@ -204,17 +152,8 @@ impl Recording {
         let Some(followed) = self.followed.get_mut(&socket) else {
             return;
         };
-        let Followed {
-            connection,
-            listing,
-            last,
-            touched,
-        } = followed;
-        (*last, *touched) = (record.time, now);
-        connection.record(sender, record, now, &mut |event| {
-            listing.take(event, entries);
-        });
-        if connection.is_ignored() {
+        followed.record(sender, record, now, entries);
+        if followed.connection.is_ignored() {
             self.ignore(socket, entries);
         }
     }
@@ -224,50 +163,22 @@ impl Recording {
         let Some(mut followed) = self.followed.remove(&socket) else {
             return;
         };
-        self.newly_ignored.push(socket);
         followed.update();
-        let listed = self.assign_by_ports(&mut followed.listing);
-        followed.listing.flush(entries);
-        if self.ignored.len() >= self.settings.max_connections {
-            // Any of them: at worst it is seen again, and ignored again.
-            let forgotten = self.ignored.keys().next().copied();
-            forgotten.and_then(|socket| self.ignored.remove(&socket));
-        }
-        let listing = followed.listing;
-        if listing.is_older() {
-            let (_, remote) = listing.addresses();
-            let report = Report::Found { socket, remote };
-            self.settings.reports.send(listing.node(), report);
-        }
-        // A note may say later whose an older one is.
-        let listing = (listed || listing.is_older()).then_some(listing);
-        self.ignored.insert(socket, listing);
+        self.assign_by_ports(&mut followed.listing);
+        self.unrecorded.add(socket, followed.listing, entries);
     }
 
-    /// Takes a note on an ignored connection, which is listed from then on.
+    /// Takes a note on a connection that is not recorded, which is listed from then on.
     pub fn note(&mut self, note: Note, now: Timestamp, entries: &mut Entries<'_>) {
-        if let Some(Some(listing)) = self.ignored.get_mut(&note.socket) {
-            listing.note(note, now);
-            listing.flush(entries);
-        }
+        self.unrecorded.note(note, now, entries);
     }
 
     /// Assigns an ignored connection to the node that its ports tell, if they tell one.
-    fn assign_by_ports(&mut self, listing: &mut Listing) -> bool {
+    fn assign_by_ports(&mut self, listing: &mut Listing) {
         self.counts.ignored += 1;
-        let node = self.node_of_ports(listing.addresses());
-        if let Some(node) = &node {
+        if let Some(node) = self.settings.node_of_ports(listing.addresses()) {
             listing.assign(node);
         }
-        node.is_some()
-    }
-
-    /// The node one of whose ports is that of the connection: the local port, else the peer's.
-    fn node_of_ports(&self, (local, remote): (SocketAddr, SocketAddr)) -> Option<String> {
-        let ports = &self.settings.ports;
-        let of = |port| ports.iter().find(|(_, own)| *own == port && port != 0);
-        let found = of(local.port()).or_else(|| of(remote.port()));
-        found.map(|(node, _)| node.clone())
     }
 
     /// Ends a connection, at that time if its end was seen.
@@ -278,24 +189,10 @@ impl Recording {
         sent: Both<Option<u64>>,
         entries: &mut Entries<'_>,
     ) {
-        if let Some(Some(mut listing)) = self.ignored.remove(&socket) {
-            if listing.is_older() {
-                let report = Report::Ended(socket);
-                self.settings.reports.send(listing.node(), report);
-            }
-            listing.end_unrecorded(time, sent);
-            listing.flush(entries);
-        }
+        self.unrecorded.close(socket, time, sent, entries);
         if let Some(mut followed) = self.followed.remove(&socket) {
-            let Followed {
-                connection,
-                listing,
-                ..
-            } = &mut followed;
-            let mut sink = |event: crate::connection::Event<'_>| listing.take(event, entries);
-            while connection.search(SEARCH, &mut sink) {}
-            connection.end(sent, &mut sink);
-            if listing.is_ignored() {
+            followed.end(sent, true, entries);
+            if followed.listing.is_ignored() {
                 self.assign_by_ports(&mut followed.listing);
             }
             followed.update();
@@ -304,18 +201,30 @@ impl Recording {
         }
     }
 
+    /// Ends a connection whose end was not seen.
+    fn end_unseen(
+        &mut self,
+        socket: Socket,
+        time: Timestamp,
+        remark: &str,
+        entries: &mut Entries<'_>,
+    ) {
+        let listing = match self.followed.get_mut(&socket) {
+            Some(followed) => Some(&mut followed.listing),
+            None => self.unrecorded.listing(socket),
+        };
+        if let Some(listing) = listing {
+            listing.remark(time, remark.into());
+        }
+        self.close(socket, None, Both::default(), entries);
+    }
+
     fn give_up_oldest(&mut self, time: Timestamp, entries: &mut Entries<'_>) {
         let oldest = self.followed.iter().min_by_key(|(_, f)| f.touched);
-        let oldest = oldest.map(|(socket, _)| *socket);
-        if let Some(followed) = oldest.and_then(|socket| self.followed.get_mut(&socket)) {
+        if let Some(socket) = oldest.map(|(socket, _)| *socket) {
             self.counts.given_up += 1;
-            followed.listing.remark(
-                time,
-                "not recorded any further: there are too many connections".into(),
-            );
-        }
-        if let Some(socket) = oldest {
-            self.close(socket, None, Both::default(), entries);
+            let remark = "not recorded any further: there are too many connections";
+            self.end_unseen(socket, time, remark, entries);
         }
     }
 
@@ -327,7 +236,7 @@ impl Recording {
         time: Timestamp,
         entries: &mut Entries<'_>,
     ) {
-        let known = self.followed.keys().chain(self.ignored.keys());
+        let known = self.followed.keys().chain(self.unrecorded.sockets());
         let missing = known
             .filter(|socket| !open.contains(socket))
             .copied()
@@ -335,15 +244,8 @@ impl Recording {
         let before = std::mem::replace(&mut self.missing, missing);
         let ended: Vec<_> = before.intersection(&self.missing).copied().collect();
         for socket in ended {
-            let followed = self
-                .followed
-                .get_mut(&socket)
-                .map(|followed| &mut followed.listing);
-            let ignored = self.ignored.get_mut(&socket).and_then(Option::as_mut);
-            for listing in followed.into_iter().chain(ignored) {
-                listing.remark(time, "ended some time before: its end was not seen".into());
-            }
-            self.close(socket, None, Both::default(), entries);
+            let remark = "ended some time before: its end was not seen";
+            self.end_unseen(socket, time, remark, entries);
         }
     }
 
@@ -352,21 +254,8 @@ impl Recording {
         let flush = now >= self.flushed.after(INTERVAL);
         let (mut more, mut ignored) = (false, Vec::new());
         for (socket, followed) in &mut self.followed {
-            let Followed {
-                connection,
-                listing,
-                ..
-            } = followed;
-            if connection
-                .deadline()
-                .is_some_and(|deadline| deadline <= now)
-            {
-                connection.expire(now, &mut |event| listing.take(event, entries));
-            }
-            if connection.is_searching() {
-                more |= connection.search(SEARCH, &mut |event| listing.take(event, entries));
-            }
-            if connection.is_ignored() {
+            more |= followed.tick(now, entries);
+            if followed.connection.is_ignored() {
                 ignored.push(*socket);
             } else if flush {
                 followed.update();
@@ -386,20 +275,13 @@ impl Recording {
     pub fn set_nodes(&mut self, nodes: Arc<Nodes>, entries: &mut Entries<'_>) {
         self.nodes = nodes;
         for followed in self.followed.values_mut() {
-            let Followed {
-                connection,
-                listing,
-                ..
-            } = followed;
-            connection.set_nodes(self.nodes.clone(), &mut |event| {
-                listing.take(event, entries);
-            });
+            followed.set_nodes(self.nodes.clone(), entries);
         }
     }
 
     /// The sockets of which nothing more needs to be captured, since the last call.
     pub fn take_ignored(&mut self) -> Vec<Socket> {
-        std::mem::take(&mut self.newly_ignored)
+        self.unrecorded.take_new()
     }
 
     /// The numbers of connections.
@@ -414,12 +296,7 @@ impl Recording {
     /// Gives all that is held to the stores: the recorder ends at that time, the connections do not.
     pub fn stop(&mut self, time: Timestamp, entries: &mut Entries<'_>) {
         for followed in self.followed.values_mut() {
-            let Followed {
-                connection,
-                listing,
-                ..
-            } = followed;
-            connection.end(Both::default(), &mut |event| listing.take(event, entries));
+            followed.end(Both::default(), false, entries);
             followed.update();
             let remark = "not recorded any further: the recorder has ended";
             followed.listing.remark(time, remark.into());
@@ -427,22 +304,6 @@ impl Recording {
             followed.listing.flush(entries);
         }
         self.followed.clear();
-        for listing in self.ignored.values_mut().flatten() {
-            listing.end(None);
-            listing.flush(entries);
-        }
-        self.ignored.clear();
-    }
-}
-
-impl Followed {
-    /// Notes the connection's sums in its listing.
-    fn update(&mut self) {
-        let traffic = Both {
-            local: self.connection.traffic(Side::Local),
-            remote: self.connection.traffic(Side::Remote),
-        };
-        self.listing
-            .update(traffic, self.connection.initiator(), self.last);
+        self.unrecorded.stop(entries);
     }
 }

@@ -6,22 +6,16 @@ use super::direction::Direction;
 use super::event::Event;
 use super::held::HeldPieces;
 use super::nodes::{Node, Nodes};
+use super::recognition::{Recognition, Verdict};
 use super::remark::{Ignored, Remark, Undecryptable};
 use super::session::Session;
 use super::{Opening, Sink};
 use crate::budget::Budget;
-use crate::p2p::base58::PeerId;
-use crate::p2p::chunk::{self, HEADER};
-use crate::p2p::handshake::ConnectionMessage;
 use crate::p2p::message::Layer;
 use crate::side::{Both, Side};
 use crate::stream::Piece;
 use crate::time::Timestamp;
 
-/// Bytes of the first chunk up to the end of the public key.
-const RECOGNISABLE: usize = HEADER + 2 + 32;
-/// Bytes that a peer may send before the node sends any.
-const MAX_SILENCE: u64 = 4 << 10;
 /// How far a connection has come.
 #[derive(Debug)]
 enum Phase {
@@ -39,10 +33,7 @@ pub(super) struct Conversation {
     session: Session,
     held: HeldPieces,
     directions: Both<Direction>,
-    /// The node's first bytes, as far as they are needed to recognise it.
-    first: Vec<u8>,
-    /// Bytes of the peer before the connection is recognised.
-    from_peer: u64,
+    recognition: Recognition,
 }
 
 impl Conversation {
@@ -57,8 +48,7 @@ impl Conversation {
                 local: Direction::new(Side::Local, budget.clone()),
                 remote: Direction::new(Side::Remote, budget),
             },
-            first: Vec::new(),
-            from_peer: 0,
+            recognition: Recognition::new(opening.seen),
         }
     }
 
@@ -89,7 +79,8 @@ impl Conversation {
             Phase::Ignored => {}
             Phase::Undecided => {
                 self.held.push(sender, piece);
-                self.decide(sender, piece, sink);
+                self.recognition.take(sender, piece);
+                self.recognise(time_of(piece), sink);
             }
             Phase::Recognised(_) => {
                 if self.held.has(sender) {
@@ -104,52 +95,12 @@ impl Conversation {
         }
     }
 
-    /// Decides whose connection it is, if the last piece shows that.
-    fn decide(&mut self, sender: Side, piece: Piece<'_>, sink: &mut Sink<'_>) {
-        let time = time_of(piece);
-        match (sender, piece) {
-            (Side::Remote, Piece::Bytes { data, .. }) => self.from_peer += data.len() as u64,
-            // The node may never send again.
-            (Side::Remote, Piece::Gap { offset: 0, .. }) if !self.opening.seen => {
-                return self.ignore(Ignored::OpenedBefore, time, sink);
-            }
-            (Side::Remote, Piece::Gap { length, .. }) => {
-                self.from_peer = self.from_peer.saturating_add(length)
-            }
-            (Side::Local, Piece::Bytes { data, .. }) => {
-                let missing = RECOGNISABLE.saturating_sub(self.first.len());
-                self.first.extend(&data[..missing.min(data.len())]);
-            }
-            (Side::Local, Piece::Gap { offset, .. }) if self.first.len() < RECOGNISABLE => {
-                let before = offset == 0 && !self.opening.seen;
-                let reason = if before {
-                    Ignored::OpenedBefore
-                } else {
-                    Ignored::FirstBytesLost
-                };
-                return self.ignore(reason, time, sink);
-            }
-            (Side::Local, Piece::Gap { .. }) => {}
-        }
-        self.recognise(time, sink);
-    }
-
     fn recognise(&mut self, time: Timestamp, sink: &mut Sink<'_>) {
-        let length = chunk::size(&self.first).map(|size| size - HEADER);
-        let key: Option<&[u8; 32]> = self.first.get(HEADER + 2..).and_then(<[u8]>::first_chunk);
-        let node = key.and_then(|key| self.nodes.find(key));
-        if let Some(node) = node.cloned() {
-            return self.recognised(node, time, sink);
+        match self.recognition.verdict(&self.nodes, self.held.is_full()) {
+            Verdict::Node(node) => self.recognised(node, time, sink),
+            Verdict::Ignored(reason) => self.ignore(reason, time, sink),
+            Verdict::Undecided => {}
         }
-        let reason = match key {
-            _ if length.is_some_and(|n| !ConnectionMessage::is_plausible(n)) => Ignored::NotP2p,
-            Some(key) if !self.nodes.awaited => Ignored::OtherKey(PeerId::from_public_key(key)),
-            _ if self.first.is_empty() && self.from_peer > MAX_SILENCE => Ignored::Silent,
-            _ if self.held.is_full() && self.nodes.awaited => Ignored::IdentityLate,
-            _ if self.held.is_full() => Ignored::NotP2p,
-            _ => return,
-        };
-        self.ignore(reason, time, sink);
     }
 
     fn ignore(&mut self, reason: Ignored, time: Timestamp, sink: &mut Sink<'_>) {
@@ -290,7 +241,7 @@ impl Conversation {
         let time = self.held.last_time();
         match self.phase {
             Phase::Ignored => return,
-            Phase::Undecided if self.nodes.awaited && !self.first.is_empty() => {
+            Phase::Undecided if self.nodes.awaited && self.recognition.has_bytes() => {
                 return self.ignore(Ignored::IdentityLate, time, sink);
             }
             Phase::Undecided => return self.ignore(Ignored::Ended, time, sink),

@@ -1,26 +1,18 @@
 //! The configuration: both forms of the original, our own keys, errors, and arbitrary texts.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+mod arbitrary;
+mod errors;
+mod forms;
+mod units;
+
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use proptest::prelude::*;
 use tezos_recorder::capture;
-use tezos_recorder::config::{Config, DEFAULT_KEEP, DEFAULT_RING, Log, Node, P2p, values};
-use tezos_recorder::logs::Source;
-use tezos_recorder::p2p::pow::Target;
+use tezos_recorder::config::Config;
 use tezos_recorder::reconnect::DEFAULT_RPC;
-use tezos_recorder::store::Keep;
-
-use crate::check_text::configuration;
-use crate::effort;
 
 fn parse(text: &str) -> Config {
     Config::parse(text, Path::new("config.toml")).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn udp(port: u16) -> Source {
-    Source::Udp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
 /// The form of July 2021.
@@ -91,135 +83,6 @@ data_dir = "/var/lib/octez"
 unit = "octez-node.service"
 keep = { lines = 7, bytes = 0, age = "12h" }
 "#;
-
-fn p2p(identity: &str, port: u16) -> P2p {
-    P2p {
-        identity: identity.into(),
-        port: Some(port),
-        place: capture::Target::Port(port),
-        target: Target::MAINNET,
-        raw: true,
-        keep: keep(None, DEFAULT_KEEP.0),
-        reconnect: None,
-    }
-}
-
-fn keep(rows: Option<u64>, bytes: u64) -> Keep {
-    Keep {
-        rows,
-        bytes: Some(bytes),
-        age: None,
-    }
-}
-
-fn of_nodes(nodes: Vec<Node>) -> Config {
-    Config {
-        file: Some("config.toml".into()),
-        listen: vec![Ipv4Addr::LOCALHOST.into()],
-        port: Some(17732),
-        ring: DEFAULT_RING,
-        source: capture::Source::Auto,
-        token_file: None,
-        cors_origins: Vec::new(),
-        nodes,
-    }
-}
-
-#[test]
-fn the_first_form_of_the_original_is_read() {
-    let node = |port: u16, http: Option<u16>, log: Option<Log>| Node {
-        name: port.to_string(),
-        port: http,
-        db: format!("/tmp/node_{port}").into(),
-        p2p: Some(p2p(&format!("/tmp/identity_{port}.json"), port)),
-        log,
-    };
-    let log = Log {
-        sources: vec![udp(10_000)],
-        search: true,
-        keep: keep(None, DEFAULT_KEEP.1),
-    };
-    let nodes = vec![node(9732, Some(17742), Some(log)), node(9733, None, None)];
-    assert_eq!(parse(FIRST_FORM), of_nodes(nodes));
-}
-
-#[test]
-fn the_last_form_of_the_original_is_read() {
-    let log = |port, search, entries| Log {
-        sources: vec![udp(port)],
-        search,
-        keep: keep(entries, DEFAULT_KEEP.1),
-    };
-    let initiator = Node {
-        name: "initiator".into(),
-        port: Some(17742),
-        db: "/tmp/db_i".into(),
-        p2p: Some(P2p {
-            keep: keep(Some(10_000), DEFAULT_KEEP.0),
-            ..p2p("/tmp/i.json", 29732)
-        }),
-        log: Some(log(10_000, false, Some(500))),
-    };
-    let logger = Node {
-        name: "logger".into(),
-        port: None,
-        db: "/tmp/db_l".into(),
-        p2p: None,
-        log: Some(log(10_001, true, None)),
-    };
-    assert_eq!(parse(LAST_FORM), of_nodes(vec![initiator, logger]));
-}
-
-#[test]
-fn our_own_keys_are_read() {
-    let expected = Config {
-        listen: vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
-        port: None,
-        ring: 64 << 20,
-        source: capture::Source::Sockets,
-        token_file: Some("/etc/tezos-recorder/token".into()),
-        cors_origins: vec!["http://192.168.1.2:8080".into(), "*".into()],
-        ..of_nodes(vec![Node {
-            name: "octez".into(),
-            port: None,
-            db: "db".into(),
-            p2p: Some(P2p {
-                identity: "/var/lib/octez/identity.json".into(),
-                port: None,
-                place: capture::Target::Unit("octez-node.service".into()),
-                target: Target::new(20.5).unwrap(),
-                raw: false,
-                keep: Keep {
-                    rows: Some(1_000_000),
-                    bytes: Some(2 << 30),
-                    age: Some(Duration::from_secs(30 * 86_400)),
-                },
-                reconnect: Some(SocketAddr::from(([172, 17, 0, 2], 8732))),
-            }),
-            log: Some(Log {
-                sources: vec![
-                    Source::Udp(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10_000)),
-                    Source::Socket {
-                        path: "/run/octez.log".into(),
-                        mode: 0o622,
-                    },
-                    Source::File("/var/log/octez.log".into()),
-                    Source::Daily("/var/lib/octez/daily-logs".into()),
-                    Source::Journal {
-                        unit: "octez-node.service".into(),
-                    },
-                ],
-                search: true,
-                keep: Keep {
-                    rows: Some(7),
-                    bytes: None,
-                    age: Some(Duration::from_secs(12 * 3600)),
-                },
-            }),
-        }])
-    };
-    assert_eq!(parse(OWN_FORM), expected);
-}
 
 #[test]
 fn reconnect_is_off_unless_it_is_set() {
@@ -341,87 +204,4 @@ fn files_that_cannot_be_read_are_errors_with_a_reason() {
         Config::read(&path).unwrap().file,
         Some(PathBuf::from(&path))
     );
-}
-
-#[test]
-fn sizes_ages_and_modes_have_units() {
-    for (text, size) in [
-        ("0", Some(0)),
-        ("7B", Some(7)),
-        ("3KiB", Some(3072)),
-        ("1TiB", Some(1 << 40)),
-        ("16777216TiB", None),
-        ("-1", None),
-        ("+1", None),
-        ("", None),
-        ("KiB", None),
-        ("1 KiB", None),
-        ("1kb", None),
-    ] {
-        assert_eq!(values::size(text).ok(), size, "{text}");
-    }
-    for (text, seconds) in [
-        ("5s", Some(5)),
-        ("2m", Some(120)),
-        ("1d", Some(86_400)),
-        ("0s", None),
-        ("5", None),
-        ("999999999999999999d", None),
-    ] {
-        assert_eq!(
-            values::age(text).ok(),
-            seconds.map(Duration::from_secs),
-            "{text}"
-        );
-    }
-    for (text, mode) in [
-        ("0660", Some(0o660)),
-        ("7", Some(7)),
-        ("1000", None),
-        ("8", None),
-        ("+7", None),
-        ("", None),
-    ] {
-        assert_eq!(values::mode(text).ok(), mode, "{text}");
-    }
-}
-
-#[test]
-fn every_prefix_and_every_changed_character_is_survived() {
-    for form in [FIRST_FORM, LAST_FORM, OWN_FORM] {
-        for at in 0..form.len() {
-            configuration(&form.as_bytes()[..at]);
-            configuration(&form.as_bytes()[at..]);
-            for with in ["\"", "é", "=", "[", "9", "\n"] {
-                let changed = [
-                    &form.as_bytes()[..at],
-                    with.as_bytes(),
-                    &form.as_bytes()[at + 1..],
-                ];
-                configuration(&changed.concat());
-            }
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(effort::rounds(500)))]
-
-    #[test]
-    fn arbitrary_values_are_survived(
-        lines in proptest::collection::vec(
-            (
-                "(http_v2|rpc_port|listen|ring|source|cors_origins|name|db|p2p|log|unit|pid|pow|keep|raw|reconnect|\\[nodes\\]|\\[\\[nodes\\]\\])",
-                "(-?[0-9.e]{0,20}|\"\\PC{0,9}\"|\\{ (port|identity|bytes|age|mode|socket) = \"?[0-9a-z]{0,4}\"? \\}|\\[\\])",
-            ),
-            0..8,
-        ),
-    ) {
-        let line = |(key, value): &(String, String)| match key.starts_with('[') {
-            true => format!("{key}\n"),
-            false => format!("{key} = {value}\n"),
-        };
-        let text: String = lines.iter().map(line).collect();
-        configuration(text.as_bytes());
-    }
 }

@@ -14,15 +14,12 @@ mod clocks;
 mod codec;
 mod common;
 mod config;
-mod config_errors;
 mod damage;
 #[path = "../../../tests/common/effort.rs"]
 mod effort;
 mod framing;
 mod identities;
 mod logs;
-mod logs_files;
-mod logs_sources;
 mod loss;
 mod messages;
 mod pcapng;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use tezos_recorder::side::{Both, Side};
 
-use super::{export, recording};
+use super::example::{export, recording};
 use crate::common::unhex;
 use crate::skip::skip;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tezos_recorder::logs::{self, Counts, MAX_LINE, Source};
 
-use crate::logs_sources::{Followed, append, pause, until};
+use super::followed::{Followed, append, pause, until};
 
 #[test]
 fn a_file_is_followed_over_rotation_truncation_and_restarts() {

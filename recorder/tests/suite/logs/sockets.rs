@@ -1,82 +1,18 @@
-//! Sources of logs: sockets, files that are rotated or truncated, daily files, the journal.
+//! Datagrams by UDP and at a Unix socket.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::net::{SocketAddr, UdpSocket};
+use std::fs::{self};
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tezos_recorder::logs::{self, Counts, MAX_LINE, Running, Source};
-use tezos_recorder::store::{Direction, Entry, Level, LogEntry, LogQuery, Settings, Store};
+use tezos_recorder::logs::{self, Counts, MAX_LINE, Source};
+use tezos_recorder::store::{Direction, Entry, Level, LogQuery, Settings, Store};
 use tezos_recorder::time::Timestamp;
 
-type Kept = Arc<Mutex<Vec<LogEntry>>>;
-
-/// A source that is followed, and what came from it.
-pub struct Followed {
-    pub running: Running,
-    pub kept: Kept,
-}
-
-impl Followed {
-    pub fn start(source: Source, state: &Path) -> Self {
-        let kept = Kept::default();
-        let sink = kept.clone();
-        let running = logs::start(&source, state, move |entry| {
-            sink.lock().unwrap().push(entry);
-            true
-        });
-        Self {
-            running: running.unwrap(),
-            kept,
-        }
-    }
-
-    /// Waits for so many lines; returns all messages.
-    pub fn messages(&self, count: usize) -> Vec<String> {
-        until(|| self.kept.lock().unwrap().len() >= count);
-        let kept = self.kept.lock().unwrap();
-        kept.iter().map(|entry| entry.message.clone()).collect()
-    }
-
-    /// Ends it; returns all messages and the counts.
-    pub fn stop(self) -> (Vec<String>, Counts) {
-        let counts = self.running.counts();
-        self.running.stop();
-        let kept = self.kept.lock().unwrap();
-        (
-            kept.iter().map(|entry| entry.message.clone()).collect(),
-            counts,
-        )
-    }
-}
-
-/// Waits until something holds, at most ten seconds.
-pub fn until(mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() && began.elapsed() < Duration::from_secs(10) {
-        sleep(Duration::from_millis(10));
-    }
-}
-
-fn any_port() -> Source {
-    Source::Udp(SocketAddr::from(([127, 0, 0, 1], 0)))
-}
-
-pub fn append(path: &Path, text: &str) {
-    let file = OpenOptions::new().append(true).create(true).open(path);
-    file.unwrap().write_all(text.as_bytes()).unwrap();
-}
-
-/// Time in which the thread has certainly looked at a file.
-pub fn pause() {
-    sleep(Duration::from_millis(700));
-}
+use super::followed::{Followed, any_port, until};
 
 #[test]
 fn datagrams_are_received_by_udp_and_counted() {
@@ -187,100 +123,6 @@ fn datagrams_are_received_by_a_unix_socket() {
     assert_eq!(messages[1].len(), MAX_LINE - "<13>a: ".len());
     assert_eq!((counts.received, counts.cut), (2, 1));
     assert!(!path.exists());
-}
-
-/// Entries of a journal, as `journalctl` writes them.
-const ENTRIES: [&str; 2] = [
-    r#"{"__CURSOR":"c1","__REALTIME_TIMESTAMP":"1767323045123456","PRIORITY":"4","MESSAGE":"Jan 02 03:04:05.000: one"}
-{"__CURSOR":"c2","__REALTIME_TIMESTAMP":"1767323045123457","PRIORITY":"6","MESSAGE":[27,91,49,109,116,255]}"#,
-    r#"damaged
-{"__CURSOR":"c3","__REALTIME_TIMESTAMP":"1767323045123458","MESSAGE":"<003> 2026-01-02T03:04:05.123-00:00 [a.b] three"}
-{"__CURSOR":"c4","__REALTIME_TIMESTAMP":"x","MESSAGE":null}"#,
-];
-
-/// A `journalctl` that gives the first entries and ends with an error, gives the others after their cursor, and runs on.
-const READER: &str = r#"#!/bin/sh
-echo "$@" >>"$JOURNAL/arguments"
-case "$*" in
-*--after-cursor=c2) cat "$JOURNAL/1" && exec sleep 600 ;;
-*--after-cursor=c4) exec sleep 600 ;;
-*) cat "$JOURNAL/0" && echo "no right to go on" >&2 && exit 1 ;;
-esac
-"#;
-
-/// The test runs itself again with that `journalctl` in its path, which only its own process may have.
-#[test]
-fn the_journal_is_followed_over_ends_of_its_reader_and_restarts() {
-    let Some(directory) = std::env::var_os("JOURNAL") else {
-        let directory = TempDir::new().unwrap();
-        let reader = directory.path().join("journalctl");
-        fs::write(&reader, READER).unwrap();
-        fs::set_permissions(&reader, fs::Permissions::from_mode(0o700)).unwrap();
-        for (number, entries) in ENTRIES.iter().enumerate() {
-            fs::write(
-                directory.path().join(number.to_string()),
-                format!("{entries}\n"),
-            )
-            .unwrap();
-        }
-        let name = "logs_sources::the_journal_is_followed_over_ends_of_its_reader_and_restarts";
-        let path = std::env::var("PATH").unwrap();
-        let mut test = std::process::Command::new(std::env::current_exe().unwrap());
-        test.args(["--exact", name, "--nocapture"])
-            .env("JOURNAL", directory.path());
-        test.env("PATH", format!("{}:{path}", directory.path().display()));
-        assert!(test.status().unwrap().success());
-        return;
-    };
-    let directory = PathBuf::from(directory);
-    let source = Source::Journal {
-        unit: "octez.service".into(),
-    };
-    let followed = Followed::start(source.clone(), &directory);
-    until(|| followed.running.error().is_some());
-    assert_eq!(
-        followed.running.error().unwrap(),
-        "journalctl -u octez.service ended (exit status: 1): no right to go on; it is started again"
-    );
-    assert_eq!(followed.messages(4), ["one", "t\u{fffd}", "three", ""]);
-    until(|| followed.running.error().is_none());
-    assert_eq!(followed.running.error(), None);
-    let kept: Vec<_> = followed.kept.lock().unwrap().clone();
-    let levels: Vec<_> = kept.iter().map(|entry| entry.level).collect();
-    assert_eq!(
-        levels,
-        [Level::Warning, Level::Info, Level::Error, Level::Info]
-    );
-    assert_eq!(kept[0].time, Timestamp(1_767_323_045_123_456_000));
-    assert_eq!(kept[2].section, "a.b");
-    let began = Instant::now();
-    let (_, counts) = followed.stop();
-    assert!(began.elapsed() < Duration::from_secs(5));
-    let expected = Counts {
-        received: 5,
-        malformed: 2,
-        interruptions: 1,
-        ..Counts::default()
-    };
-    assert_eq!(counts, expected);
-    let followed = Followed::start(source, &directory);
-    let arguments = || fs::read_to_string(directory.join("arguments")).unwrap();
-    until(|| arguments().lines().count() == 3);
-    followed.stop();
-    let arguments = arguments();
-    let ends: Vec<_> = arguments
-        .lines()
-        .map(|line| line.rsplit(' ').next().unwrap())
-        .collect();
-    assert_eq!(
-        ends,
-        ["--lines=0", "--after-cursor=c2", "--after-cursor=c4"]
-    );
-    assert!(
-        arguments
-            .lines()
-            .all(|line| line.contains("--unit=octez.service"))
-    );
 }
 
 /// The second of the first line, and the levels, of the original's test of logs.
