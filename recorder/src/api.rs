@@ -31,7 +31,7 @@ use tokio::sync::{Semaphore, watch};
 use self::failure::Failure;
 use self::nodes::Nodes;
 use self::old::OldPath;
-use self::reply::{Room, json_text};
+use self::reply::{ReplyBudget, json_text};
 
 pub use health::CaptureHealth;
 pub use nodes::{ApiNode, LogHealth, NodeState};
@@ -74,7 +74,7 @@ pub struct Api {
 struct Shared {
     nodes: Nodes,
     options: ApiOptions,
-    room: Room,
+    budget: ReplyBudget,
     /// Admits clients of the stream.
     clients: Arc<Semaphore>,
     /// Admits exports.
@@ -111,7 +111,7 @@ impl Api {
         let shared = Shared {
             nodes: Nodes::new(nodes),
             options,
-            room: Room::default(),
+            budget: ReplyBudget::default(),
             clients: Arc::new(Semaphore::new(stream::MAX_CLIENTS)),
             exports: Arc::new(Semaphore::new(export::AT_ONCE)),
             closed: watch::channel(false).0,
@@ -168,7 +168,7 @@ impl Api {
     async fn old(&self, path: OldPath<'_>, query: &str) -> Result<Reply, Failure> {
         let shared = &self.shared;
         let only = self.only.and_then(|number| shared.nodes.all().get(number));
-        old::answer(&shared.nodes, &shared.room, only, path, query).await
+        old::answer(&shared.nodes, &shared.budget, only, path, query).await
     }
 }
 
@@ -209,11 +209,11 @@ impl Service for Api {
     }
 
     fn is_short_of_room(&self) -> bool {
-        self.shared.room.is_short()
+        self.shared.budget.is_short()
     }
 
     fn close(&self) {
         self.shared.closed.send_replace(true);
-        self.shared.room.close();
+        self.shared.budget.close();
     }
 }

@@ -185,7 +185,7 @@ impl Session {
     }
 
     fn api_nodes(&self, config: &Config, stores: &[Arc<Store>]) -> Vec<ApiNode> {
-        let of = |(number, (node, store)): (usize, (&config::Node, &Arc<Store>))| {
+        let api_node = |(number, (node, store)): (usize, (&config::Node, &Arc<Store>))| {
             let (shared, logs) = (self.shared.clone(), self.logs.clone());
             let reconnects = self.reconnects.clone();
             let state = move || NodeState {
@@ -209,7 +209,7 @@ impl Session {
             .iter()
             .zip(stores)
             .enumerate()
-            .map(of)
+            .map(api_node)
             .collect()
     }
 

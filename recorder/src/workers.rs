@@ -86,15 +86,15 @@ impl Workers {
 
     /// Gives a worker what was captured: of one connection always the same.
     pub fn put(&self, captured: &Captured<'_>) {
-        self.of(captured.socket).queue.put_captured(captured);
+        self.worker(captured.socket).queue.put_captured(captured);
     }
 
     /// Gives a worker a note on one of its connections.
     pub fn note(&self, note: Note) {
-        self.of(note.socket).queue.put(Task::Note(note));
+        self.worker(note.socket).queue.put(Task::Note(note));
     }
 
-    fn of(&self, socket: Socket) -> &Shared {
+    fn worker(&self, socket: Socket) -> &Shared {
         &self.workers[socket.0 as usize % self.workers.len()]
     }
 
@@ -115,8 +115,8 @@ impl Workers {
 
     /// The sockets of which nothing more needs to be captured, since the last call.
     pub fn take_ignored(&self) -> Vec<Socket> {
-        let of = |worker: &Arc<Shared>| std::mem::take(&mut worker.said().ignored);
-        self.workers.iter().flat_map(of).collect()
+        let take = |worker: &Arc<Shared>| std::mem::take(&mut worker.said().ignored);
+        self.workers.iter().flat_map(take).collect()
     }
 
     /// The numbers of connections, of all workers.

@@ -10,7 +10,7 @@ use super::filters::{self, Form, OLD_LOGS, OLD_MESSAGES};
 use super::nodes::{ApiNode, Nodes};
 use super::peers::Peers;
 use super::query::{Query, Unknown, canonical, seconds};
-use super::reply::{Room, json_text};
+use super::reply::{ReplyBudget, json_text};
 use super::rows::{self, Array, MAX_LIST};
 use crate::p2p::message::Category;
 use crate::side::Side;
@@ -97,7 +97,7 @@ impl Serialize for Bytes<'_> {
 /// Answers a request about a node.
 pub(super) async fn answer(
     nodes: &Nodes,
-    room: &Room,
+    budget: &ReplyBudget,
     node: Option<&ApiNode>,
     path: OldPath<'_>,
     query: &str,
@@ -114,7 +114,7 @@ pub(super) async fn answer(
         Some(node) => node,
         None => nodes.find(query.text(&["node_name"]))?,
     };
-    let held = room.take(MAX_LIST).await?;
+    let reservation = budget.take(MAX_LIST).await?;
     let (body, cut) = match path {
         OldPath::Messages => {
             let question = filters::messages(&query, Form::Old)?;
@@ -153,7 +153,7 @@ pub(super) async fn answer(
         OldPath::Chunks => chunks_of(nodes, node, &query).await,
         OldPath::Chunk(id) => chunk_of(nodes, node, id).await.map(|body| (body, None)),
     }?;
-    let mut reply = json_text(held.bytes(body));
+    let mut reply = json_text(reservation.bytes(body));
     reply.header = cut.map(|id| (CUT, id));
     Ok(reply)
 }

@@ -15,43 +15,43 @@ use super::failure::Failure;
 pub(super) const JSON: &str = "application/json";
 
 /// Memory of all replies that are being made or sent, in KiB.
-const ROOM: usize = 64 << 10;
+const LIMIT: usize = 64 << 10;
 
-/// A budget for the memory of replies.
+/// A budget for the memory of all replies.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ReplyBudget {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
 }
 
 /// A part of the budget, which is free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Held(OwnedSemaphorePermit);
+pub(super) struct Reservation(OwnedSemaphorePermit);
 
-impl Default for Room {
+impl Default for ReplyBudget {
     fn default() -> Self {
         Self {
-            free: Arc::new(Semaphore::new(ROOM)),
+            free: Arc::new(Semaphore::new(LIMIT)),
             waiting: AtomicUsize::new(0),
         }
     }
 }
 
-impl Room {
+impl ReplyBudget {
     /// Waits for so many bytes, at most a fourth of the budget.
-    pub(super) async fn take(&self, bytes: usize) -> Result<Held, Failure> {
+    pub(super) async fn take(&self, bytes: usize) -> Result<Reservation, Failure> {
         struct Waiting<'a>(&'a AtomicUsize);
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
                 self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        let kib = bytes.div_ceil(1 << 10).min(ROOM / 4) as u32;
+        let kib = bytes.div_ceil(1 << 10).min(LIMIT / 4) as u32;
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
         let taken = Arc::clone(&self.free).acquire_many_owned(kib).await;
         taken
-            .map(Held)
+            .map(Reservation)
             .map_err(|_| Failure::Busy("the recorder is stopping"))
     }
 
@@ -66,12 +66,12 @@ impl Room {
     }
 }
 
-impl Held {
+impl Reservation {
     /// The bytes, which hold no more of the budget than they need.
     pub(super) fn bytes(mut self, body: Vec<u8>) -> Bytes {
         struct Body {
             bytes: Vec<u8>,
-            _held: Held,
+            _reservation: Reservation,
         }
         impl AsRef<[u8]> for Body {
             fn as_ref(&self) -> &[u8] {
@@ -83,7 +83,7 @@ impl Held {
         drop(self.0.split(surplus));
         Bytes::from_owner(Body {
             bytes: body,
-            _held: self,
+            _reservation: self,
         })
     }
 }

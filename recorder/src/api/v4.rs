@@ -86,7 +86,7 @@ pub(super) async fn answer(shared: &Shared, path: Path<'_>, query: &str) -> Resu
         Path::Message(_) | Path::Connection(_) => NODE,
     };
     let query = Query::read(query, known, Unknown::Refused)?;
-    let held = shared.room.take(MAX_LIST).await?;
+    let reservation = shared.budget.take(MAX_LIST).await?;
     let body = match path {
         Path::Nodes => nodes(shared).await,
         Path::Messages => {
@@ -113,7 +113,7 @@ pub(super) async fn answer(shared: &Shared, path: Path<'_>, query: &str) -> Resu
         Path::Message(id) => message(shared, &query, id).await,
         Path::Connection(id) => connection(shared, &query, id).await,
     };
-    Ok(json_text(held.bytes(body?)))
+    Ok(json_text(reservation.bytes(body?)))
 }
 
 /// `{"items": […], "next": …}`, with the cursor of the next rows.

@@ -24,7 +24,7 @@ struct Attached {
 
 /// A target, and the control groups where it was last.
 #[derive(Debug)]
-struct Place {
+struct TargetState {
     target: Target,
     groups: Vec<PathBuf>,
     problem: Option<String>,
@@ -34,7 +34,7 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct Attachments {
     mount: PathBuf,
-    places: Vec<Place>,
+    targets: Vec<TargetState>,
     attached: Vec<Attached>,
     /// Why the programs could not be attached to a group that exists.
     refused: Option<String>,
@@ -57,14 +57,14 @@ impl Attachments {
         let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
         let inotify = Inotify::init(flags)
             .map_err(|e| CaptureError::io("cannot watch directories (inotify)", e.into()))?;
-        let places = targets.iter().map(|target| Place {
+        let states = targets.iter().map(|target| TargetState {
             target: target.clone(),
             groups: Vec::new(),
             problem: None,
         });
         Ok(Self {
             mount,
-            places: places.collect(),
+            targets: states.collect(),
             attached: Vec::new(),
             refused: None,
             inotify,
@@ -86,7 +86,10 @@ impl Attachments {
 
     /// Why targets are not recorded now.
     pub fn problems(&self) -> Vec<String> {
-        let problems = self.places.iter().filter_map(|place| place.problem.clone());
+        let problems = self
+            .targets
+            .iter()
+            .filter_map(|state| state.problem.clone());
         problems.collect()
     }
 
@@ -112,9 +115,9 @@ impl Attachments {
         let Ok(group) = cgroups::of_process(&self.mount, pid) else {
             return;
         };
-        for place in &mut self.places {
-            if matches!(place.target, Target::Port(wanted) if wanted == port) {
-                place.listens_in(&group);
+        for state in &mut self.targets {
+            if matches!(state.target, Target::Port(wanted) if wanted == port) {
+                state.listens_in(&group);
             }
         }
         self.attach(skel);
@@ -122,11 +125,11 @@ impl Attachments {
 
     /// Looks for all targets, attaches the programs where they are, and detaches them where they are no more.
     pub fn refresh(&mut self, skel: &RecorderSkel<'_>) {
-        for place in &mut self.places {
-            place.find(&self.mount, self.same_pids);
+        for state in &mut self.targets {
+            state.find(&self.mount, self.same_pids);
         }
         self.attach(skel);
-        let missing = self.places.iter().any(|place| place.problem.is_some());
+        let missing = self.targets.iter().any(|state| state.problem.is_some());
         let pause = if missing { Self::RETRY } else { Self::RECHECK };
         self.next = Instant::now() + pause;
     }
@@ -151,7 +154,7 @@ impl Attachments {
 
     /// The groups to attach to. The programs see those below, too: in both, they would send everything twice.
     fn wanted(&self) -> Vec<PathBuf> {
-        let groups = || self.places.iter().flat_map(|place| &place.groups);
+        let groups = || self.targets.iter().flat_map(|state| &state.groups);
         let is_top =
             |group: &&PathBuf| !groups().any(|other| other != *group && group.starts_with(other));
         let mut wanted: Vec<_> = groups().filter(is_top).cloned().collect();
@@ -177,20 +180,20 @@ impl Attachments {
         if matches!(error, CaptureError::Bpf { .. } | CaptureError::Refused(_)) {
             self.refused = Some(error.to_string());
         }
-        for place in &mut self.places {
-            if place
+        for state in &mut self.targets {
+            if state
                 .groups
                 .iter()
                 .any(|group| group.starts_with(directory))
             {
-                place.problem = Some(format!("{}: {error}", place.target));
+                state.problem = Some(format!("{}: {error}", state.target));
             }
         }
     }
 }
 
-impl Place {
-    /// Looks for the target. If it is nowhere, its last place is kept: connections of a node that has stopped to listen go on.
+impl TargetState {
+    /// Looks for the target. If it is nowhere, its last control groups are kept: connections of a node that has stopped to listen go on.
     /// Processes that begin to listen are `told` by the programs; to search for them takes long on hosts with many sockets.
     fn find(&mut self, mount: &Path, told: bool) {
         let is_there = self.groups.iter().any(|group| group.is_dir());

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 
 use super::{Cli, CliError};
-use crate::capture::{self, Target as Place};
+use crate::capture;
 use crate::config::{
     Config, DEFAULT_KEEP, DEFAULT_MODE, DEFAULT_P2P_PORT, DEFAULT_PORT, DEFAULT_RING, Log, Node,
     P2p, PLACES, check, log, node, values,
@@ -158,10 +158,10 @@ impl NodeArgs {
             .map(|directory| directory.join("identity.json"));
         let port = self.p2p_port.unwrap_or(DEFAULT_P2P_PORT);
         let place = match (self.cgroup, self.unit, self.pid) {
-            (Some(directory), ..) => Place::Cgroup(directory),
-            (_, Some(unit), _) => Place::Unit(unit),
-            (.., Some(pid)) => Place::Process(pid),
-            _ => Place::Port(port),
+            (Some(directory), ..) => capture::Target::Cgroup(directory),
+            (_, Some(unit), _) => capture::Target::Unit(unit),
+            (.., Some(pid)) => capture::Target::Process(pid),
+            _ => capture::Target::Port(port),
         };
         let p2p = self.identity.or(in_data_dir).map(|identity| P2p {
             identity,
@@ -183,7 +183,10 @@ impl NodeArgs {
                 false => Ok(None),
             };
         }
-        if p2p.as_ref().is_some_and(|p2p| p2p.place == Place::Port(0)) {
+        if p2p
+            .as_ref()
+            .is_some_and(|p2p| p2p.place == capture::Target::Port(0))
+        {
             return Err(refused(
                 "--p2p-port 0 needs --cgroup, --unit or --pid, where the node's sockets are\n",
             ));

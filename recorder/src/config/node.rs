@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Spanned, Value};
 
 use super::{Config, ConfigError, DEFAULT_KEEP, Node, P2p, Text, file, none_if_0, values};
-use crate::capture::Target as Place;
+use crate::capture;
 use crate::p2p::pow::Target;
 use crate::reconnect::DEFAULT_RPC;
 use crate::store::Keep;
@@ -129,7 +129,7 @@ impl Text<'_> {
             };
         };
         let port = port.and_then(|port| none_if_0(port.into_inner()));
-        let Some(place) = given.or(port.map(Place::Port)) else {
+        let Some(place) = given.or(port.map(capture::Target::Port)) else {
             let what = "nothing says where the node's sockets are";
             let remedy = "add `port = …` in `p2p`, or one of `cgroup`, `unit` and `pid`";
             return Err(self.error(Some(identity.span()), what, remedy));
@@ -161,19 +161,19 @@ impl Text<'_> {
     }
 
     /// Where the node's sockets are, if it is said.
-    fn place(&self, raw: &mut file::Node) -> Result<Option<Place>, ConfigError> {
+    fn place(&self, raw: &mut file::Node) -> Result<Option<capture::Target>, ConfigError> {
         let cgroup = raw
             .cgroup
             .take()
-            .map(|c| (c.span(), Place::Cgroup(c.into_inner().into())));
+            .map(|c| (c.span(), capture::Target::Cgroup(c.into_inner().into())));
         let unit = raw
             .unit
             .take()
-            .map(|u| (u.span(), Place::Unit(u.into_inner())));
+            .map(|u| (u.span(), capture::Target::Unit(u.into_inner())));
         let pid = raw
             .pid
             .take()
-            .map(|p| (p.span(), Place::Process(p.into_inner())));
+            .map(|p| (p.span(), capture::Target::Process(p.into_inner())));
         let mut places = [cgroup, unit, pid].into_iter().flatten();
         match (places.next(), places.next()) {
             (_, Some((span, _))) => {

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 
 use super::lines::Lines;
 use super::position::Position;
-use super::reading::{FileId, Place, Reading};
+use super::reading::{FileId, FilePosition, Reading};
 use super::wait::{Stopped, Wake};
 use super::{Clock, MAX_LINE, Output, Shared, Source, count, syslog, text, times};
 
@@ -74,7 +74,11 @@ impl Follower {
 
     /// Opens the file of the position that was kept, else goes to the end of the present file.
     fn begin(&mut self, shared: &Shared) -> Result<(), String> {
-        if let Some(place) = self.position.load().and_then(|text| Place::parse(&text)) {
+        if let Some(place) = self
+            .position
+            .load()
+            .and_then(|text| FilePosition::parse(&text))
+        {
             let mut files = self.directory().read_dir().into_iter().flatten().flatten();
             let there = files.find(|file| FileId::at(&file.path()) == Some(place.id));
             let Some(mut reading) = there.and_then(|file| Reading::open(&file.path()).ok()) else {
@@ -184,7 +188,7 @@ impl Follower {
     fn reached(&self) -> Option<String> {
         let Reading { id, offset, .. } = *self.reading.as_ref()?;
         let offset = offset - self.lines.begun();
-        Some(Place { id, offset }.to_string())
+        Some(FilePosition { id, offset }.to_string())
     }
 
     fn save(&mut self) -> Result<(), String> {

@@ -91,12 +91,12 @@ impl Reading {
 
 /// A position in a file, as it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     pub id: FileId,
     pub offset: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FileId {
             device,
@@ -107,7 +107,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl FilePosition {
     /// Reads what `Display` wrote.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');

@@ -44,12 +44,12 @@ impl IdentityThread {
         workers: &Arc<Workers>,
     ) -> Result<Self> {
         let with_p2p = config.nodes.iter().enumerate();
-        let of = with_p2p.filter_map(|(number, node)| {
+        let files = with_p2p.filter_map(|(number, node)| {
             let p2p = node.p2p.as_ref()?;
             let file = IdentityFile::new(node.name.clone(), p2p.identity.clone(), p2p.target);
             Some((number, file))
         });
-        let (numbers, files) = of.unzip();
+        let (numbers, files) = files.unzip();
         let mut files = Files {
             numbers,
             files,

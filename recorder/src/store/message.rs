@@ -13,7 +13,7 @@ use crate::p2p::json::json;
 use crate::p2p::message::{Category, Decoded, Layer, decode, decode_handshake};
 
 /// Where the bytes of a message are.
-struct Place {
+struct Location {
     /// First and last number of its chunks.
     chunks: (u64, u64),
     /// Where it begins in the plain text of the first.
@@ -44,26 +44,26 @@ impl Reader {
             return Ok(None);
         };
         let found = self.ask(&segments[at], |file| find(file, id)).flatten();
-        let Some((row, place)) = found else {
+        let Some((row, location)) = found else {
             return Ok(None);
         };
         // Chunks came before the message, so they are in its segment or in those before.
         let wanted = u64::try_from(row.kind.max_size())
             .unwrap_or(u64::MAX)
             .min(row.size);
-        let first = self.first_segment(&segments[..=at], &row, place.chunks.0);
+        let first = self.first_segment(&segments[..=at], &row, location.chunks.0);
         let mut bytes = Bytes {
-            next: place.chunks.0,
+            next: location.chunks.0,
             ..Bytes::default()
         };
         for segment in &segments[first..=at] {
-            let size = usize::try_from(place.start.saturating_add(wanted)).unwrap_or(usize::MAX);
+            let size = usize::try_from(location.start.saturating_add(wanted)).unwrap_or(usize::MAX);
             self.ask(segment, |file| {
-                bytes.read(file, &row, place.chunks.1, (limit, size))
+                bytes.read(file, &row, location.chunks.1, (limit, size))
             });
         }
-        bytes.cut |= bytes.next <= place.chunks.1;
-        Ok(Some(details(row, &place, bytes, limit)))
+        bytes.cut |= bytes.next <= location.chunks.1;
+        Ok(Some(details(row, &location, bytes, limit)))
     }
 
     /// First and last number of the chunks that have the bytes of a message.
@@ -76,7 +76,7 @@ impl Reader {
         let has = |segment: &&Segment| (segment.first..segment.next).contains(&id);
         let found = catalog.messages.iter().find(has);
         let found = found.and_then(|segment| self.ask(segment, |file| find(file, id)));
-        Ok(found.flatten().map(|(_, place)| place.chunks))
+        Ok(found.flatten().map(|(_, location)| location.chunks))
     }
 
     /// The index of the last segment that has the first chunk; of the message's own if none has it.
@@ -96,18 +96,18 @@ impl Reader {
     }
 }
 
-fn find(file: &File, id: u64) -> rusqlite::Result<Option<(MessageRow, Place)>> {
+fn find(file: &File, id: u64) -> rusqlite::Result<Option<(MessageRow, Location)>> {
     let Some(row) = MessageRow::read(file, int(id)).optional()? else {
         return Ok(None);
     };
     let sql = "SELECT first_chunk, last_chunk, start FROM message WHERE id = ?";
-    let place = file.query_row(sql, [int(id)], |row| {
-        Ok(Place {
+    let location = file.query_row(sql, [int(id)], |row| {
+        Ok(Location {
             chunks: (uint(row.get(0)?), uint(row.get(1)?)),
             start: uint(row.get(2)?),
         })
     });
-    Ok(place.optional()?.map(|place| (row, place)))
+    Ok(location.optional()?.map(|location| (row, location)))
 }
 
 impl Bytes {
@@ -154,19 +154,19 @@ fn append(to: &mut Vec<u8>, bytes: &[u8], limit: usize) -> bool {
     taken < bytes.len()
 }
 
-fn details(row: MessageRow, place: &Place, bytes: Bytes, limit: usize) -> MessageDetails {
+fn details(row: MessageRow, location: &Location, bytes: Bytes, limit: usize) -> MessageDetails {
     let Bytes {
         raw,
         mut plain,
         mut cut,
         ..
     } = bytes;
-    let start = usize::try_from(place.start)
+    let start = usize::try_from(location.start)
         .unwrap_or(usize::MAX)
         .min(plain.len());
     plain.drain(..start);
     let whole = plain.len() as u64 == row.size;
-    let message = decoded(&row, place.chunks.0, &plain).and_then(|decoded| decoded.message);
+    let message = decoded(&row, location.chunks.0, &plain).and_then(|decoded| decoded.message);
     let json = message
         .filter(|_| whole)
         .map(|message| json(&message, Reader::MAX_JSON));
