@@ -80,6 +80,7 @@ fn connections_from_before_are_reported_and_a_note_lists_them() {
     let sent = &peers.sent.local;
     // No port says whose it is.
     played.data(4, (50_000, 40_000), Side::Local, 300, &sent[300..]);
+    played.tick();
     // This one is another node's, or none's.
     played.data(
         5,
