@@ -2,6 +2,7 @@
 //!
 //! Does no I/O and reads no clock. Connections that are none of a node's leave nothing behind but a number.
 
+mod counts;
 mod followed;
 mod listing;
 mod settings;
@@ -18,6 +19,7 @@ use crate::side::{Both, Side};
 use crate::store::Entry;
 use crate::stream::Record;
 use crate::time::Timestamp;
+pub use counts::Counts;
 use followed::Followed;
 use listing::Listing;
 pub use settings::{ConnectionIds, Settings};
@@ -28,29 +30,6 @@ pub type Entries<'a> = dyn FnMut(&str, Entry) + 'a;
 
 /// Interval at which changed connections are given to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Numbers of connections that a worker has seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Connections of a node that are followed now.
-    pub open: u64,
-    /// Connections that turned out to be none of a node's, or cannot be recorded.
-    pub ignored: u64,
-    /// Connections that were given up because there were too many.
-    pub given_up: u64,
-}
-
-impl std::ops::Add for Counts {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            open: self.open + other.open,
-            ignored: self.ignored + other.ignored,
-            given_up: self.given_up + other.given_up,
-        }
-    }
-}
 
 /// The connections of one worker.
 #[derive(Debug)]

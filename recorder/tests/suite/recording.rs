@@ -9,7 +9,7 @@ use tezos_recorder::captured::What;
 use tezos_recorder::connection::State;
 use tezos_recorder::p2p::message::Kind;
 use tezos_recorder::side::{Both, Side};
-use tezos_recorder::store::Entry;
+use tezos_recorder::store::{ConnectionEntry, Entry};
 use tezos_recorder::time::Timestamp;
 
 use crate::play::operation;
@@ -94,11 +94,8 @@ fn the_connection_without_traffic_is_given_up_first() {
     let remarks = played.stored.remarks();
     let given_up = "not recorded any further: there are too many connections";
     assert_eq!(remarks[0], given_up);
-    let first = played.stored.0.iter().filter_map(|entry| match entry {
-        Entry::Connection(connection) if !connection.remarks.is_empty() => Some(connection),
-        _ => None,
-    });
-    let first = first.last().unwrap();
+    let first = |connection: &ConnectionEntry| !connection.remarks.is_empty();
+    let first = played.stored.last(first);
     assert_eq!((first.ended, first.status.end_unseen), (None, true));
     let stored = &mut played.stored;
     let entries = &mut |_: &str, entry| stored.0.push(entry);
@@ -130,12 +127,8 @@ fn a_socket_number_that_opens_again_is_another_connection() {
         .collect();
     assert_eq!(ids.len(), 2);
     // The end of the first was lost.
-    let first = played.stored.0.iter().filter_map(|entry| match entry {
-        Entry::Connection(connection) => Some(connection),
-        _ => None,
-    });
-    let first = first.filter(|connection| connection.id == *ids.first().unwrap());
-    let first = first.last().unwrap();
+    let id = *ids.first().unwrap();
+    let first = played.stored.last(|connection| connection.id == id);
     assert_eq!((first.ended, first.status.end_unseen), (None, true));
 }
 

@@ -22,12 +22,19 @@ pub const LATE: Timestamp = Timestamp(5_000_000_000);
 pub struct Stored(pub Vec<Entry>);
 
 impl Stored {
-    pub fn connection(&self) -> &ConnectionEntry {
-        let connections = self.0.iter().rev().filter_map(|entry| match entry {
-            Entry::Connection(connection) => Some(connection),
+    /// The last entry of a connection that fits.
+    pub fn last(&self, fits: impl Fn(&ConnectionEntry) -> bool) -> &ConnectionEntry {
+        let mut connections = self.0.iter().rev().filter_map(|entry| match entry {
+            Entry::Connection(connection) => Some(&**connection),
             _ => None,
         });
-        connections.into_iter().next().expect("a connection")
+        let last = connections.find(|connection| fits(connection));
+        last.expect("a connection")
+    }
+
+    /// The last entry of a connection.
+    pub fn connection(&self) -> &ConnectionEntry {
+        self.last(|_| true)
     }
 
     /// The state of the newest, and its reason.

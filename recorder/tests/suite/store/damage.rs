@@ -268,18 +268,11 @@ fn connections_that_are_damaged_later_are_set_aside() {
     store.close();
     let store = Store::open(&path, settings()).unwrap();
     assert_eq!(ids(&store), (0..1000).collect::<Vec<_>>());
-    store
-        .writer()
-        .put(Entry::Connection(Box::new(connection(2000))));
+    let entry = Entry::Connection(Box::new(connection(2000)));
+    store.writer().put(entry);
     store.writer().flush();
-    assert!(
-        store
-            .reader()
-            .unwrap()
-            .connection(ConnectionId(2000))
-            .unwrap()
-            .is_some()
-    );
+    let found = store.reader().unwrap().connection(ConnectionId(2000));
+    assert!(found.unwrap().is_some());
 }
 
 #[test]
