@@ -44,7 +44,7 @@ fn the_wall_clock_is_set_back_and_forth() {
     }
     // Of at most two, those without traffic for the longest time were given up, whatever the wall clock said.
     let ended = |entry: &Entry| match entry {
-        Entry::Connection(connection) if connection.ended.is_some() => {
+        Entry::Connection(connection) if connection.status.end_unseen => {
             Some((connection.id.0, connection.last.0))
         }
         _ => None,

@@ -188,15 +188,18 @@ fn lines_of_logs_come_by_udp() {
     }
 }
 
-/// The commit of the checkout; the version if this is none.
-fn commit() -> String {
-    let mut git = std::process::Command::new("git");
-    let output = git
-        .args(["rev-parse", "HEAD"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output();
-    match output.ok().filter(|output| output.status.success()) {
-        Some(output) => String::from_utf8(output.stdout).unwrap().trim().to_owned(),
-        None => env!("CARGO_PKG_VERSION").to_owned(),
+/// The commit that was built in, which the checkout has, by now perhaps with others after it; the version if this is no checkout.
+fn commit() -> &'static str {
+    let commit = env!("TEZOS_RECORDER_COMMIT");
+    let git = |args: &[&str]| {
+        let mut git = std::process::Command::new("git");
+        git.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let output = git.output().ok().filter(|output| output.status.success());
+        output.map(|output| String::from_utf8(output.stdout).unwrap())
+    };
+    match git(&["rev-parse", "HEAD"]) {
+        Some(_) => assert_eq!(git(&["cat-file", "-t", commit]).unwrap(), "commit\n"),
+        None => assert_eq!(commit, env!("CARGO_PKG_VERSION")),
     }
+    commit
 }
