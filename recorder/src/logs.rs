@@ -104,12 +104,6 @@ struct Shared {
     error: Mutex<Option<String>>,
 }
 
-impl Shared {
-    fn set_error(&self, error: Option<String>) {
-        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-    }
-}
-
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
@@ -125,13 +119,25 @@ pub fn probe_file(path: &Path) -> io::Result<()> {
 /// Takes lines; false if it had no room. It must not block.
 type Sink = Box<dyn FnMut(LogEntry) -> bool + Send>;
 
-/// Where a thread puts its lines.
+/// Where a thread puts its lines and errors.
 struct Output {
     shared: Arc<Shared>,
     sink: Sink,
+    /// Takes the first error.
+    warn: Option<Box<dyn FnOnce(&str) + Send>>,
 }
 
 impl Output {
+    fn set_error(&mut self, error: Option<String>) {
+        if let Some(text) = &error
+            && let Some(warn) = self.warn.take()
+        {
+            warn(text);
+        }
+        let present = self.shared.error.lock();
+        *present.unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
     fn put(&mut self, entry: LogEntry, well_formed: bool) {
         count(&self.shared.received);
         if !well_formed {
@@ -201,7 +207,8 @@ impl Drop for Running {
 }
 
 /// Follows a source. The positions of files and journals are kept in files in the directory `state`, so that no line is missed between
-/// two runs. `sink` takes the lines and returns false if it has no room; it must not block.
+/// two runs. `sink` takes the lines and returns false if it has no room; it must not block. `warn` takes the first error: later ones are in
+/// [`Running::error`] only.
 ///
 /// # Errors
 /// If a socket cannot be opened, or no thread started. A file may come later, and a journal's reader is started until it runs.
@@ -209,11 +216,13 @@ pub fn start(
     source: &Source,
     state: &Path,
     sink: impl FnMut(LogEntry) -> bool + Send + 'static,
+    warn: impl FnOnce(&str) + Send + 'static,
 ) -> Result<Running, LogError> {
     let shared = Arc::<Shared>::default();
-    let output = Output {
+    let mut output = Output {
         shared: shared.clone(),
         sink: Box::new(sink),
+        warn: Some(Box::new(warn)),
     };
     let failed = |action, remedy| {
         move |error| LogError {
@@ -246,7 +255,7 @@ pub fn start(
         }
         Source::File(_) | Source::Daily(_) => {
             let position = position::Position::new(state, source);
-            let file = file::Follower::new(source.clone(), position, &shared);
+            let file = file::Follower::new(source.clone(), position, &mut output);
             Box::new(move || file.follow(output, &stopped))
         }
         Source::Journal { unit } => {

@@ -33,7 +33,7 @@ pub struct Follower {
 
 impl Follower {
     /// What is written to the file from now on will be read.
-    pub fn new(source: Source, position: Position, shared: &Shared) -> Self {
+    pub fn new(source: Source, position: Position, output: &mut Output) -> Self {
         let mut follower = Self {
             source,
             position,
@@ -42,8 +42,8 @@ impl Follower {
             reading: None,
             replaced: false,
         };
-        let begun = follower.begin(shared);
-        shared.set_error(begun.err());
+        let begun = follower.begin(&output.shared);
+        output.set_error(begun.err());
         follower
     }
 
@@ -57,7 +57,7 @@ impl Follower {
                 false => self.at_end(&mut output),
             });
             let step = step.and_then(|()| self.save());
-            output.shared.set_error(step.err());
+            output.set_error(step.err());
             let pause = if more { PAUSE } else { INTERVAL };
             if stopped.wait(None, Some(pause)) == Wake::Stop {
                 break;
@@ -68,7 +68,7 @@ impl Follower {
             let error = written
                 .err()
                 .map(|e| self.cannot("keep the position in", e));
-            output.shared.set_error(error);
+            output.set_error(error);
         }
     }
 

@@ -76,14 +76,14 @@ impl Journal {
                         self.unit,
                         first_line(errors).unwrap_or_else(|| e.to_string()),
                     );
-                    output.shared.set_error(Some(error));
+                    output.set_error(Some(error));
                     count(&output.shared.interruptions);
                 }
                 Err(e) => {
                     let error = format!(
                         "cannot start journalctl: {e}; install systemd, or use another source of logs"
                     );
-                    output.shared.set_error(Some(error));
+                    output.set_error(Some(error));
                 }
             }
             if stopped.wait(None, Some(PAUSE)) == Wake::Stop {
@@ -92,7 +92,7 @@ impl Journal {
         }
         if let Some(cursor) = &self.cursor {
             let written = self.position.write(cursor);
-            output.shared.set_error(written.err().map(cannot_keep));
+            output.set_error(written.err().map(cannot_keep));
         }
     }
 
@@ -145,7 +145,7 @@ impl Journal {
             }
             let cursor = self.cursor.clone();
             let kept = cursor.map_or(Ok(()), |cursor| self.position.reach(|| cursor));
-            output.shared.set_error(kept.err().map(cannot_keep));
+            output.set_error(kept.err().map(cannot_keep));
         }
     }
 

@@ -38,7 +38,9 @@ pub(super) fn follow(config: &Config, stores: &[Arc<Store>]) -> Result<Vec<Follo
         for source in node.log.iter().flat_map(|log| &log.sources) {
             let writer = store.writer();
             let sink = move |line| writer.put(Entry::Log(line));
-            let followed = logs::start(source, &node.db, sink)?;
+            let name = node.name.clone();
+            let warn = move |error: &str| say(&format!("warning: {name}: {error}"));
+            let followed = logs::start(source, &node.db, sink, warn)?;
             say(&format!("{}: following logs: {source}", node.name));
             running.push(Followed {
                 node: number,

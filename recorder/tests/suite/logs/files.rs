@@ -115,6 +115,7 @@ fn links_and_pipes_are_not_followed() {
         pause();
         let error = followed.running.error().unwrap_or_default();
         assert!(error.contains(expected), "{error}");
+        assert_eq!(followed.warned.lock().unwrap()[..], [error]);
         assert_eq!(followed.stop().1, Counts::default());
         assert!(logs::probe_file(&path).is_err());
     }

@@ -17,19 +17,25 @@ pub type Kept = Arc<Mutex<Vec<LogEntry>>>;
 pub struct Followed {
     pub running: Running,
     pub kept: Kept,
+    /// Errors that were warned of.
+    pub warned: Arc<Mutex<Vec<String>>>,
 }
 
 impl Followed {
     pub fn start(source: Source, state: &Path) -> Self {
         let kept = Kept::default();
         let sink = kept.clone();
-        let running = logs::start(&source, state, move |entry| {
+        let warned = Arc::<Mutex<Vec<String>>>::default();
+        let warnings = warned.clone();
+        let sink = move |entry| {
             sink.lock().unwrap().push(entry);
             true
-        });
+        };
+        let warn = move |error: &str| warnings.lock().unwrap().push(error.into());
         Self {
-            running: running.unwrap(),
+            running: logs::start(&source, state, sink, warn).unwrap(),
             kept,
+            warned,
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tezos_recorder::logs::{self, Counts, MAX_LINE, Source};
-use tezos_recorder::store::{Direction, Entry, Level, LogQuery, Settings, Store};
+use tezos_recorder::store::{Direction, Entry, Level, LogEntry, LogQuery, Settings, Store};
 use tezos_recorder::time::Timestamp;
 
 use super::followed::{Followed, any_port, until};
@@ -48,12 +48,12 @@ fn datagrams_are_received_by_udp_and_counted() {
 #[test]
 fn every_datagram_is_received_refused_or_counted_as_an_overrun() {
     let directory = TempDir::new().unwrap();
-    let running = logs::start(&any_port(), directory.path(), |entry| {
+    let sink = |entry: LogEntry| {
         // A thread that cannot keep up.
         sleep(Duration::from_micros(50));
         !entry.message.ends_with('7')
-    });
-    let running = running.unwrap();
+    };
+    let running = logs::start(&any_port(), directory.path(), sink, |_| ()).unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sent = 40_000;
     for number in 0..sent {
@@ -84,7 +84,7 @@ fn a_port_in_use_is_an_error_that_says_so() {
     let directory = TempDir::new().unwrap();
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let source = Source::Udp(taken.local_addr().unwrap());
-    let error = logs::start(&source, directory.path(), |_| true).unwrap_err();
+    let error = logs::start(&source, directory.path(), |_| true, |_| ()).unwrap_err();
     let error = error.to_string();
     assert!(
         error.starts_with("cannot listen at UDP 127.0.0.1:"),
@@ -109,7 +109,7 @@ fn datagrams_are_received_by_a_unix_socket() {
     let followed = Followed::start(source.clone(), directory.path());
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o620);
-    let error = logs::start(&source, directory.path(), |_| true).unwrap_err();
+    let error = logs::start(&source, directory.path(), |_| true, |_| ()).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
     let sender = UnixDatagram::unbound().unwrap();
     sender
@@ -142,7 +142,12 @@ fn ten_thousand_lines_reach_the_store_in_order_with_time_and_level() {
     let db = directory.path().join("db");
     let store = Store::open(&db, Settings::default()).unwrap();
     let writer = store.writer();
-    let running = logs::start(&any_port(), &db, move |entry| writer.put(Entry::Log(entry)));
+    let running = logs::start(
+        &any_port(),
+        &db,
+        move |entry| writer.put(Entry::Log(entry)),
+        |_| (),
+    );
     let running = running.unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = running.address().unwrap();
