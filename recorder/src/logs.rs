@@ -119,12 +119,15 @@ pub fn probe_file(path: &Path) -> io::Result<()> {
 /// Takes lines; false if it had no room. It must not block.
 type Sink = Box<dyn FnMut(LogEntry) -> bool + Send>;
 
+/// Takes an error.
+type Warn = Box<dyn FnOnce(&str) + Send>;
+
 /// Where a thread puts its lines and errors.
 struct Output {
     shared: Arc<Shared>,
     sink: Sink,
     /// Takes the first error.
-    warn: Option<Box<dyn FnOnce(&str) + Send>>,
+    warn: Option<Warn>,
 }
 
 impl Output {

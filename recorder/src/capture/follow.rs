@@ -1,6 +1,7 @@
 //! The processes whose system calls are captured: the second source.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags};
@@ -83,6 +84,11 @@ impl Followed {
                 }
             }
         }
+        // The programs remove a process when it ends, but it may have been found just before.
+        for pid in Self::processes(skel).into_iter().filter(|pid| !lives(*pid)) {
+            // It may be gone by now.
+            let _ = skel.maps.processes.delete(&pid.to_ne_bytes());
+        }
         self.next = Instant::now() + Self::PAUSE;
     }
 }
@@ -99,12 +105,20 @@ fn processes_of(target: &Target) -> Vec<u32> {
             let group = cgroups::of_unit(&mount, unit);
             group.map_or_else(Vec::new, |group| cgroups::processes(&group))
         }
-        Target::Process(pid) => {
-            let lives = std::path::Path::new("/proc").join(pid.to_string()).exists();
-            lives.then_some(*pid).into_iter().collect()
-        }
+        Target::Process(pid) => lives(*pid).then_some(*pid).into_iter().collect(),
         Target::Port(port) => sockets::listeners(*port),
     }
+}
+
+/// Whether a thread of a process has not ended: the first may have ended before the others.
+fn lives(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which may contain anything.
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+    })
 }
 
 fn follow(skel: &RecorderSkel<'_>, pid: u32) -> libbpf_rs::Result<()> {
