@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use nix::unistd::{AccessFlags, access};
+use rusqlite::{Connection, MAIN_DB, OpenFlags, ffi};
 
 use super::error::StoreError;
 use crate::p2p::message::Kind;
@@ -144,6 +145,9 @@ pub(super) fn open(path: &Path, writing: bool) -> Result<Connection, StoreError>
             known: VERSION,
         });
     }
+    if writing {
+        check_writable(&db, path).map_err(error())?;
+    }
     let set = match writing {
         // Commits are in the order of the log, whose end may be lost if the power fails.
         true => {
@@ -154,6 +158,17 @@ pub(super) fn open(path: &Path, writing: bool) -> Result<Connection, StoreError>
     db.execute_batch(set).map_err(error())?;
     db.set_prepared_statement_cache_capacity(64);
     Ok(db)
+}
+
+/// Refuses a damaged header, with which SQLite takes the file for one of a later version that it can only read.
+fn check_writable(db: &Connection, path: &Path) -> rusqlite::Result<()> {
+    let permitted = access(path, AccessFlags::W_OK).is_ok();
+    if permitted && db.is_readonly(MAIN_DB)? {
+        let error = ffi::Error::new(ffi::SQLITE_CORRUPT);
+        let text = "the version of the format for writing is unknown";
+        return Err(rusqlite::Error::SqliteFailure(error, Some(text.into())));
+    }
+    Ok(())
 }
 
 /// The version of a file; 0 if its creation was not finished.

@@ -13,3 +13,4 @@ mod model_logs;
 mod retention;
 mod search;
 mod summary;
+mod unwritable;

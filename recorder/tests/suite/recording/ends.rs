@@ -1,7 +1,7 @@
 //! Ends of connections that were not seen, and clocks that are set.
 
 use tezos_recorder::side::Side;
-use tezos_recorder::store::Entry;
+use tezos_recorder::store::{ConnectionEntry, Entry};
 use tezos_recorder::time::Timestamp;
 
 use super::played::{Played, peers};
@@ -71,9 +71,10 @@ fn the_wall_clock_is_set_back_and_forth() {
     let rest = &peers.sent.remote[from..];
     played.time = Timestamp(HOUR);
     played.data(4, (50_000, 9732), Side::Remote, from, rest);
-    assert_eq!(played.stored.connection().traffic.remote.lost, 0);
+    let is_late = |connection: &ConnectionEntry| connection.id.0 == 11 * HOUR;
+    assert_eq!(played.stored.last(is_late).traffic.remote.lost, 0);
     played.tick();
-    let connection = played.stored.connection();
+    let connection = played.stored.last(is_late);
     assert_eq!(connection.traffic.remote.lost, from as u64);
     assert_eq!(connection.last, Timestamp(HOUR));
 }

@@ -43,7 +43,7 @@ pub fn segments(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn ids(store: &Store) -> Vec<u64> {
+pub fn ids(store: &Store) -> Vec<u64> {
     let query = MessageQuery {
         limit: 10_000,
         ..MessageQuery::default()
@@ -61,7 +61,7 @@ const DAMAGES: [fn(&mut Vec<u8>); 5] = [
     |bytes| bytes.fill(0),
 ];
 
-fn damage(path: &Path, damage: fn(&mut Vec<u8>)) {
+pub fn damage(path: &Path, damage: fn(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).unwrap();
     damage(&mut bytes);
     fs::write(path, bytes).unwrap();
@@ -85,7 +85,7 @@ fn a_damaged_segment_costs_only_itself() {
     }
 }
 
-fn put_all_counting(store: &Store, ids: std::ops::Range<u64>) {
+pub fn put_all_counting(store: &Store, ids: std::ops::Range<u64>) {
     let failed = store.health().failed;
     for id in ids {
         assert!(store.writer().put(Entry::Message(Box::new(message(id)))));
