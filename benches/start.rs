@@ -1,4 +1,4 @@
-//! How long memprof takes to start and to stop.
+//! How long memprof takes to start and to stop, and what short jobs pay for that.
 //!
 //! ```text
 //! cargo bench --bench start [-- NAME…]      (as root; MEMPROF_BENCH_RUNS=21 for more runs than 5)
@@ -6,6 +6,8 @@
 //!
 //! Wall-clock times: on a shared machine they are too long. Nothing is pinned to a CPU.
 
+#[path = "../tests/common/skip.rs"]
+mod skip;
 mod support;
 
 use std::io::{BufRead, BufReader};
@@ -20,15 +22,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 
+use skip::skip_named;
 use support::counters::programs;
-use support::pairs::{Aim, number};
+use support::pairs::{Aim, median, number};
 use support::profiler::Profiler;
 use support::times::{HEAD, Times};
 use support::workload::compile;
 use support::{Bench, Killed, Measurement, exchange};
 
 const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
-const MEASUREMENTS: [Measurement; 4] = [
+const MEASUREMENTS: [Measurement; 5] = [
+    ("jobs", jobs),
     ("command", command),
     ("true", plain),
     ("attach", attach),
@@ -127,6 +131,112 @@ fn plain(_: &Bench) -> Result<()> {
     }
     println!("{}\n{}", row.row(), cpu.row());
     Ok(())
+}
+
+/// Jobs of less than a second: 400,000 rows in SQLite, 60 files parsed by CPython.
+const JOBS: [(&str, &[&str]); 2] = [
+    (
+        "sqlite3",
+        &[
+            "sqlite3",
+            ":memory:",
+            "CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT, c REAL);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400000)
+             INSERT INTO t SELECT i, printf('row %d %x', i, i * 7919), i * 0.5 FROM n;
+             CREATE INDEX tb ON t(b);
+             SELECT count(*), sum(c) FROM t WHERE b LIKE 'row 1%';",
+        ],
+    ),
+    (
+        "python3",
+        &[
+            "python3",
+            "-c",
+            "import ast, glob, os
+for f in sorted(glob.glob(os.path.dirname(os.__file__) + '/*.py'))[:60]:
+    ast.parse(open(f, errors='replace').read())",
+        ],
+    ),
+];
+
+/// The tools that run a job, without their output file.
+const TOOLS: [(&str, &[&str]); 4] = [
+    ("alone", &[]),
+    ("memprof", &[MEMPROF, "--no-server", "-o", "OUT", "--"]),
+    (
+        "memprof --heap",
+        &[MEMPROF, "--no-server", "--heap", "-o", "OUT", "--"],
+    ),
+    ("heaptrack", &["heaptrack", "-o", "OUT"]),
+];
+
+/// Short jobs alone, under memprof, and under heaptrack, in turn: wall-clock and CPU time of all processes, and the ratios to
+/// the job alone.
+fn jobs(bench: &Bench) -> Result<()> {
+    for (job, command) in JOBS {
+        let known = TOOLS.map(|(_, tool)| is_there(tool.first().copied().unwrap_or(command[0])));
+        if !known[0] {
+            skip_named(&format!("bench start: {job}"), "it is not installed");
+            continue;
+        }
+        let mut taken: [Vec<[f64; 2]>; TOOLS.len()] = Default::default();
+        for _ in 0..runs()? {
+            for (n, (_, tool)) in TOOLS.iter().enumerate().filter(|(n, _)| known[*n]) {
+                taken[n].push(run_job(bench, &[tool, command].concat())?);
+            }
+        }
+        for (n, (tool, _)) in TOOLS.iter().enumerate() {
+            let ratio = |what: usize| {
+                let pairs = taken[n].iter().zip(&taken[0]);
+                median(
+                    pairs
+                        .map(|(with, alone)| with[what] / alone[what])
+                        .collect(),
+                )
+            };
+            let time = |what: usize| median(taken[n].iter().map(|t| t[what]).collect());
+            if known[n] {
+                println!(
+                    "{job:<8} {tool:<16} wall {:>5.0} ms {:>5.2}   CPU {:>5.0} ms {:>5.2}",
+                    time(0),
+                    ratio(0),
+                    time(1),
+                    ratio(1)
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a program is installed.
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Wall-clock and CPU time of a command, in ms.
+fn run_job(bench: &Bench, words: &[&str]) -> Result<[f64; 2]> {
+    let out = bench.programs.join("job.pb.gz");
+    let words = words.iter().map(|word| match *word {
+        "OUT" => out.as_os_str(),
+        word => word.as_ref(),
+    });
+    let words: Vec<_> = words.collect();
+    let (started, before) = (now()?, used()?);
+    let status = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot run {}", words[0].display()))?;
+    ensure!(
+        status.success(),
+        "{} ended with {status}",
+        words[0].display()
+    );
+    Ok([now()? - started, used()? - before])
 }
 
 /// The instructions that the kernel's verifier checks while memprof starts, by program. No noise changes them: a
