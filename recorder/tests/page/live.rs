@@ -17,12 +17,13 @@ const NEWEST: &str = "Math.max(...[...document.querySelectorAll('.rows > .messag
 /// Scrolls down to this message; returns the ids of all messages on the way.
 fn ids_down_to(run: &Run, last: u64) -> Vec<u64> {
     let script = "const list = document.querySelector('#list');
-        const frame = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+        const frame = () => new Promise((resolve) => setTimeout(resolve, 30));
         const ids = new Set();
         const scroll = async () => {
-            for (let top = 0; ids.size < 20000; top += list.clientHeight) {
+            for (let top = 0; ids.size < 20000; top += 600) {
                 list.scrollTop = top;
                 do await frame(); while (list.scrollTop < top && !list.parentElement.textContent.includes('all that'));
+                await frame();
                 for (const row of document.querySelectorAll('.rows > .message')) ids.add(Number(row.dataset.key.slice(8)));
                 if (Math.min(...ids) <= arguments[0]) break;
             }
