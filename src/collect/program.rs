@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -136,15 +137,18 @@ fn libraries(program: &Path, environment: &Environment) -> Vec<PathBuf> {
     let preloaded = preloaded.map(|name| PathBuf::from(OsStr::from_bytes(name)));
     let mut found: Vec<PathBuf> = preloaded.filter(|path| is_file(path)).collect();
     let cache = library_cache::read();
+    let mut last: Vec<PathBuf> = DIRECTORIES.map(PathBuf::from).into();
     let mut known = BTreeSet::new();
     let mut at = None;
     while let Some(file) = at.map_or(Some(program), |n: usize| found.get(n).map(PathBuf::as_path)) {
         let needs = Needs::read(file).unwrap_or_default();
         let loader = needs.loader.filter(|loader| !found.contains(loader));
+        // A loader has the C library's directory built in, and mostly lies there: Debian's without a cache, Nix's.
+        last.extend(loader.iter().filter_map(|loader| real_directory(loader)));
         let mut fresh: Vec<PathBuf> = loader.into_iter().collect();
         for name in needs.names {
             if found.len() + fresh.len() < MAX_LIBRARIES && known.insert(name.clone()) {
-                fresh.extend(find(&name, &[&given, &needs.directories], &cache));
+                fresh.extend(find(&name, &[&given, &needs.directories], &cache, &last));
             }
         }
         found.extend(fresh);
@@ -155,7 +159,12 @@ fn libraries(program: &Path, environment: &Environment) -> Vec<PathBuf> {
 
 /// Paths of a library: all files that the loader may choose from, since its choice also depends on the
 /// processor.
-fn find(name: &OsStr, lists: &[&Vec<PathBuf>], cache: &[(OsString, PathBuf)]) -> Vec<PathBuf> {
+fn find(
+    name: &OsStr,
+    lists: &[&Vec<PathBuf>],
+    cache: &[(OsString, PathBuf)],
+    last: &[PathBuf],
+) -> Vec<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];
     }
@@ -169,8 +178,15 @@ fn find(name: &OsStr, lists: &[&Vec<PathBuf>], cache: &[(OsString, PathBuf)]) ->
     if !cached.is_empty() {
         return cached;
     }
-    let mut directories = DIRECTORIES.iter().map(Path::new);
-    directories.find_map(in_directory).into_iter().collect()
+    let found = last.iter().find_map(|directory| in_directory(directory));
+    found.into_iter().collect()
+}
+
+/// The directory in which a file lies, to which its path may lead by links.
+fn real_directory(path: &Path) -> Option<PathBuf> {
+    let file = target_file::find(path).ok()?;
+    let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    Some(real.parent()?.to_owned())
 }
 
 #[cfg(test)]
@@ -202,6 +218,19 @@ mod tests {
             );
         }
         assert_eq!(Program::for_process(Pid(u32::MAX)), None);
+    }
+
+    #[test]
+    fn a_library_without_an_entry_in_the_cache_is_beside_the_loader() {
+        let pid = Pid(std::process::id());
+        let own = fs::read_link(format!("/proc/{}/exe", pid.0)).unwrap();
+        let loader = Needs::read(&own).and_then(|needs| needs.loader);
+        let Some(beside) = loader.and_then(|loader| real_directory(&loader)) else {
+            return; // a static build
+        };
+        let name = OsStr::new("libc.so.6");
+        let found = find(name, &[], &[], std::slice::from_ref(&beside));
+        assert_eq!(found, [beside.join(name)]);
     }
 
     #[test]
