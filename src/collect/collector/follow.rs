@@ -103,23 +103,17 @@ impl Collector {
         if pids.is_empty() {
             return Ok(());
         }
-        // The process that will become the command still runs memprof's code, whose stacks no report shows.
-        let runs_own_code = matches!(self.selector, Selector::Command(_));
-        if !runs_own_code {
-            // Tables first, so that the processes' first stacks are complete.
-            let seen = self.look_at_code(pids)?;
-            if let Some(unwinding) = &mut self.unwinding {
-                unwinding.prepare_processes(&seen, &mut self.aggregator)?;
-                unwinding.published(&mut self.probe);
-            }
+        // Tables first, so that the processes' first stacks are complete. For a command, whose process is still a fork of memprof,
+        // these are the tables of the libraries that both share.
+        let seen = self.look_at_code(pids)?;
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.prepare_processes(&seen, &mut self.aggregator)?;
+            unwinding.published(&mut self.probe);
         }
         self.probe.see_faults_of(pids)?;
         self.probe.follow(pids)?;
         // Apply the processes' events, then bind their code, then register the files that have no number yet.
         self.take_events(FOLLOW)?;
-        if runs_own_code {
-            return Ok(());
-        }
         self.probe.bind(pids)?;
         self.take_events(FOLLOW).map(drop)
     }
