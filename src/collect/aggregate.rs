@@ -62,8 +62,6 @@ pub struct Aggregator {
     spaces: BTreeMap<MmId, Space>,
     ancestry: Ancestry,
     ended: EndedSpaces,
-    /// The process that will become memprof's command, until it is followed.
-    to_start: Option<Pid>,
     /// The address space in which memprof starts its command, before `exec`.
     starting: Option<MmId>,
     paths: FilePaths,
@@ -145,10 +143,11 @@ impl Aggregator {
         self.spaces.values().map(|s| s.pid).collect()
     }
 
-    /// Marks a process, not yet followed, that will become memprof's command. Its memory and activity before `exec` are memprof's
-    /// own, so page cache and kernel memory of that time are not counted.
-    pub fn will_start_as(&mut self, pid: Pid) {
-        self.to_start = Some(pid);
+    /// Marks a followed process that will become memprof's command. Its activity before `exec` is memprof's own, so page cache and
+    /// kernel memory of that time are not counted.
+    pub fn starts_as(&mut self, pid: Pid) {
+        let mut spaces = self.spaces.iter();
+        self.starting = spaces.find(|(_, s)| s.pid == pid).map(|(mm, _)| *mm);
     }
 
     /// Whether memprof starts its command in this address space.
@@ -377,12 +376,8 @@ impl Aggregator {
         match e.change {
             ProcessChange::Found => {
                 let mut space = Space::new(e.pid, &e.comm);
-                if self.to_start.take_if(|pid| *pid == e.pid).is_some() {
-                    self.starting = Some(e.mm);
-                } else {
-                    // Pages that cannot be read now are shown as "not observed" later; nothing is lost.
-                    let _ = space.remember_before(&mut self.classifier);
-                }
+                // Pages that cannot be read now are shown as "not observed" later; nothing is lost.
+                let _ = space.remember_before(&mut self.classifier);
                 self.start(e.mm, space);
             }
             ProcessChange::Matched => self.start(e.mm, Space::new(e.pid, &e.comm)),

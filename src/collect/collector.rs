@@ -301,8 +301,8 @@ impl Collector {
                         let _ = done.send(self.is_kept());
                     }
                     Ok(Command::Follow(pid, done)) => {
-                        self.aggregator.will_start_as(pid);
                         let followed = self.follow(pid);
+                        self.aggregator.starts_as(pid);
                         let _ = done.send(followed);
                     }
                     Ok(Command::Heap(request)) => self.take_heap(request),

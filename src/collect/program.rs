@@ -4,6 +4,7 @@
 //! A missed library costs little: its unwind table is ready a moment after it is first mapped.
 
 use std::collections::BTreeSet;
+use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -138,6 +139,8 @@ fn libraries(program: &Path, environment: &Environment) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = preloaded.filter(|path| is_file(path)).collect();
     let cache = library_cache::read();
     let mut last: Vec<PathBuf> = DIRECTORIES.map(PathBuf::from).into();
+    // Built into Debian's loader.
+    last.extend(["/lib", "/usr/lib"].map(|lib| format!("{lib}/{ARCH}-linux-gnu").into()));
     let mut known = BTreeSet::new();
     let mut at = None;
     while let Some(file) = at.map_or(Some(program), |n: usize| found.get(n).map(PathBuf::as_path)) {
