@@ -159,7 +159,7 @@ for f in sorted(glob.glob(os.path.dirname(os.__file__) + '/*.py'))[:60]:
     ),
 ];
 
-/// The tools that run a job, without their output file.
+/// The tools that run a job; `OUT` stands for their output file.
 const TOOLS: [(&str, &[&str]); 4] = [
     ("alone", &[]),
     ("memprof", &[MEMPROF, "--no-server", "-o", "OUT", "--"]),
@@ -239,16 +239,20 @@ fn run_job(bench: &Bench, words: &[&str]) -> Result<[f64; 2]> {
     Ok([now()? - started, used()? - before])
 }
 
-/// The instructions that the kernel's verifier checks while memprof starts, by program. No noise changes them: a
-/// microsecond or more for each.
-fn verified(bench: &Bench) -> Result<()> {
+/// A process to attach to.
+fn idle_target(bench: &Bench) -> Result<Killed> {
     let target = Command::new(bench.programs.join("moments"))
         .arg("--wait")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .spawn()
-        .context("cannot run the workload")?;
-    let target = Killed(target);
+        .spawn();
+    target.map(Killed).context("cannot run the workload")
+}
+
+/// The instructions that the kernel's verifier checks while memprof starts, by program. No noise changes them: a
+/// microsecond or more for each.
+fn verified(bench: &Bench) -> Result<()> {
+    let target = idle_target(bench)?;
     let profiler = Profiler::attach_alone(target.0.id(), &[])?;
     let ids = programs(profiler.pid())?;
     let mut rows: Vec<(u32, String)> = ProgInfoIter::default()
@@ -268,13 +272,7 @@ fn verified(bench: &Bench) -> Result<()> {
 /// Attaching to a running process: time until memprof says that it follows it, until the first summary over
 /// HTTP, and from SIGINT to the end.
 fn attach(bench: &Bench) -> Result<()> {
-    let target = Command::new(bench.programs.join("moments"))
-        .arg("--wait")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .context("cannot run the workload")?;
-    let target = Killed(target);
+    let target = idle_target(bench)?;
     let mut rows = [
         Times::new("`--pid`: start until it follows", Aim::AtMost(250.0)),
         Times::new("`--pid`: start until the first summary", Aim::None),

@@ -129,3 +129,15 @@ need_rust() {
     command -v cargo >/dev/null ||
         die "cargo was not found: install Rust (see rust-lang.org/tools/install) and run this again"
 }
+
+# Repeats a command until it succeeds: until_so SECONDS DESCRIPTION COMMAND…. Its last output is in $work/last.
+until_so() {
+    local seconds=$1 what=$2 tries
+    shift 2
+    for ((tries = 0; tries < seconds * 10; tries++)); do
+        # shellcheck disable=SC2154 # the caller's directory
+        ! "$@" >"$work/last" 2>&1 || return 0
+        sleep 0.1
+    done
+    die "not within $seconds s: $what; $(tail -n 20 "$work/last")"
+}

@@ -53,17 +53,6 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# Repeats a command for up to 15 s until it succeeds: until_so DESCRIPTION COMMAND…
-until_so() {
-    local what=$1 tries
-    shift
-    for ((tries = 0; tries < 150; tries++)); do
-        ! "$@" >"$work/last" 2>&1 || return 0
-        sleep 0.1
-    done
-    die "not within 15 s: $what; $(tail -n 5 "$work/last")"
-}
-
 boot() {
     local log=$work/log
     mkdir "$group"
@@ -79,7 +68,7 @@ boot() {
         sleep 0.1
     done
     [ -n "$machine" ] || die "the machine did not start: $(cat "$log")"
-    until_so "systemd runs: $(cat "$log")" inside systemctl is-active -q basic.target
+    until_so 15 "systemd runs: $(cat "$log")" inside systemctl is-active -q basic.target
 }
 
 # ---- memprof's answers and the kernel's figures. ----
@@ -117,7 +106,7 @@ has_kernel_figure() {
 # Stops the target, which belongs to another user, so that both figures are of one state.
 expect_kernel_figure() {
     inside kill -STOP "$target"
-    until_so "the figures are equal" has_kernel_figure
+    until_so 15 "the figures are equal" has_kernel_figure
     cat "$work/last"
     inside kill -CONT "$target"
 }
@@ -196,7 +185,7 @@ expect_rights() {
 
 expect_whole() {
     local missing
-    until_so "functions have names" names_functions
+    until_so 15 "functions have names" names_functions
     expect_kernel_figure
     missing=$(ask GET /v2/health | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["missing_programs"])')
     [ "$missing" = '[]' ] || die "the probe has no $missing"
@@ -222,10 +211,10 @@ expect_ends() {
         grep -q "$what" "$work/held" || die "memprof (pid $pid) holds no BPF $what"
     done
     inside systemctl restart memprof
-    until_so "the BPF objects of the previous memprof are gone" nothing_left
+    until_so 15 "the BPF objects of the previous memprof are gone" nothing_left
     before=$(main_pid memprof)
     inside kill -KILL "$before"
-    until_so "systemd has started it again" inside bash -c "[ \"\$(systemctl show -p MainPID --value memprof)\" != $before ] &&
+    until_so 15 "systemd has started it again" inside bash -c "[ \"\$(systemctl show -p MainPID --value memprof)\" != $before ] &&
         systemctl is-active -q memprof"
     ask GET /v2/summary >/dev/null || die "memprof does not answer after it was started again"
     expect_state NRestarts 1
@@ -233,7 +222,7 @@ expect_ends() {
     inside systemctl stop memprof
     expect_state Result success
     expect_state ExecMainStatus 0
-    until_so "no BPF program and no map is left" nothing_left
+    until_so 15 "no BPF program and no map is left" nothing_left
     [ -z "$(files)" ] || die "memprof has left files: $(files)"
 }
 
@@ -243,12 +232,12 @@ expect_options() {
     group=$(inside cat "/proc/$target/cgroup" | sed -n 's/^0:://p')
     drop_in "Environment=\"MEMPROF_OPTIONS=--cgroup /sys/fs/cgroup$group\""
     inside systemctl start memprof
-    [[ "$(state StatusText)" = "following /sys/fs/cgroup$group" ]] || until_so "it follows the group" \
+    [[ "$(state StatusText)" = "following /sys/fs/cgroup$group" ]] || until_so 15 "it follows the group" \
         bash -c "nsenter -t $machine -a systemctl show -p StatusText memprof | grep -qF '$group'"
     expect_kernel_figure
     drop_in 'Environment="MEMPROF_OPTIONS=--al"'
     ! inside systemctl restart memprof 2>/dev/null || die "systemctl does not fail with a wrong option"
-    until_so "the unit has failed for good" inside systemctl is-failed -q memprof
+    until_so 15 "the unit has failed for good" inside systemctl is-failed -q memprof
     expect_state NRestarts 0
     inside systemctl status --no-pager memprof >"$work/status" || true
     grep -q "tip: a similar argument exists: '--all'" "$work/status" ||
@@ -257,7 +246,7 @@ expect_options() {
     drop_in 'Environment="MEMPROF_OPTIONS=--pid 4194303"'
     inside systemctl reset-failed memprof
     ! inside systemctl restart memprof 2>/dev/null || die "systemctl does not fail when memprof does"
-    until_so "systemd gives up" inside systemctl is-failed -q memprof
+    until_so 15 "systemd gives up" inside systemctl is-failed -q memprof
     expect_state NRestarts 5
     drop_nothing
     inside systemctl start memprof
@@ -271,9 +260,9 @@ expect_recording() {
     inside install -D -m 0644 "$place/record.conf" /etc/systemd/system/memprof.service.d/record.conf
     inside systemctl daemon-reload
     inside systemctl start memprof
-    until_so "a moment is recorded" inside memprof open "$file@end" -o "$place/moment.memprof.json"
+    until_so 15 "a moment is recorded" inside memprof open "$file@end" -o "$place/moment.memprof.json"
     inside systemctl kill -s KILL memprof
-    until_so "systemd has started it again" inside systemctl is-active -q memprof
+    until_so 15 "systemd has started it again" inside systemctl is-active -q memprof
     inside systemctl stop memprof
     inside memprof growth "$file" >"$work/growth" 2>&1 || grep -q 'too short' "$work/growth" || die "growth: $(cat "$work/growth")"
     inside memprof open "$file@peak" -o "$place/moment.memprof.json" || die "the recording cannot be opened after a kill"

@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use libbpf_rs::{Link, MapCore, MapFlags, RingBuffer};
+use memprof_sys::procfs;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
@@ -31,7 +32,6 @@ use self::follow::Followed;
 use self::load::{Inbox, Loaded, Programs};
 use self::open::OpenSockets;
 use crate::captured::{Captured, Socket, What};
-use crate::namespaces;
 use crate::side::Both;
 use crate::time::Wall;
 use crate::wire::{self, Kind, Record, RecorderSkel};
@@ -92,7 +92,7 @@ impl Capture {
     }
 
     fn of_calls(options: &CaptureOptions, reason: Option<String>) -> Result<Self, CaptureError> {
-        if !namespaces::has_initial_pids() {
+        if procfs::in_initial_pid_namespace() != Some(true) {
             let why = "system calls cannot be captured from a pid namespace of its own; start the container with --pid=host";
             return Err(CaptureError::Refused(why.into()));
         }

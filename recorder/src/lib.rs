@@ -29,7 +29,6 @@ pub mod doctor;
 pub mod export;
 pub mod identities;
 pub mod logs;
-pub mod namespaces;
 pub mod p2p;
 pub mod privileges;
 pub mod queue;

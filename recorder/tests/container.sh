@@ -64,17 +64,6 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# Repeats a command for up to 30 s until it succeeds: until_so DESCRIPTION COMMAND…
-until_so() {
-    local what=$1 tries
-    shift
-    for ((tries = 0; tries < 300; tries++)); do
-        ! "$@" >"$work/last" 2>&1 || return 0
-        sleep 0.1
-    done
-    die "not within 30 s: $what; $(tail -n 20 "$work/last")"
-}
-
 # ---- The image. ----
 
 make_build_base() {
@@ -149,10 +138,10 @@ sys.exit(not any(group.endswith(sys.argv[1]) for group in groups))' "$(group_of 
 # Has the nodes talk, and compares what they have written down with what is recorded.
 expect_messages() {
     local role ended
-    until_so "the node's group is captured" captures node
-    until_so "the peer's group is captured" captures peer
+    until_so 30 "the node's group is captured" captures node
+    until_so 30 "the peer's group is captured" captures peer
     start_node other none /opt/pseudo_node listen --port 9732
-    until_so "the other's group is captured" captures other
+    until_so 30 "the other's group is captured" captures other
     touch "$work/peer/go"
     for role in peer node; do
         ended=$(timeout 60 podman wait "${container[$role]}") || die "the $role does not end"

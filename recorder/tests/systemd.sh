@@ -60,17 +60,6 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# Repeats a command for up to 15 s until it succeeds: until_so DESCRIPTION COMMAND…
-until_so() {
-    local what=$1 tries
-    shift
-    for ((tries = 0; tries < 150; tries++)); do
-        ! "$@" >"$work/last" 2>&1 || return 0
-        sleep 0.1
-    done
-    die "not within 15 s: $what; $(tail -n 20 "$work/last")"
-}
-
 # ---- The machine. ----
 
 # Writes a pseudo node's unit: NAME COMMAND…. Each run of it has a log of its own of what it sends and receives.
@@ -138,7 +127,7 @@ boot() {
         sleep 0.1
     done
     [ -n "$machine" ] || die "the machine did not start: $(cat "$work/log")"
-    until_so "systemd runs" inside systemctl is-active -q basic.target
+    until_so 15 "systemd runs" inside systemctl is-active -q basic.target
     # As the unit's first lines say.
     inside sh -euc "cd $place && ip link set lo up
 install -D -m 0755 tezos-recorder /usr/local/bin/tezos-recorder
@@ -172,10 +161,10 @@ has_ended() { [ "$(state "$1" ActiveState)" = inactive ]; }
 
 # The peer opens its connections once the recorder is attached to its new control group.
 talk() {
-    until_so "the node's control group is captured" captures node
-    until_so "the peer's control group is captured" captures peer
+    until_so 15 "the node's control group is captured" captures node
+    until_so 15 "the peer's control group is captured" captures peer
     inside touch /run/go
-    until_so "the peer has ended" has_ended peer
+    until_so 15 "the peer has ended" has_ended peer
     inside rm /run/go
     expect_state peer Result success
 }
@@ -226,7 +215,7 @@ nothing_left() { [ -z "$(/usr/bin/python3 tests/systemd/bpf.py left <"$work/held
 expect_doctor() {
     inside install -D -m 0644 "$place/doctor.conf" /etc/systemd/system/tezos-recorder.service.d/doctor.conf
     inside systemctl daemon-reload
-    until_so "the journal has the node's line" inside sh -c 'journalctl -q -o cat -u node | grep "^listening"'
+    until_so 15 "the journal has the node's line" inside sh -c 'journalctl -q -o cat -u node | grep "^listening"'
     inside systemctl start tezos-recorder || die "doctor fails: $(inside cat "$place/report.json")"
     inside cat "$place/report.json" | /usr/bin/python3 -c 'import json, sys
 checks = json.load(sys.stdin)["checks"]
@@ -279,20 +268,20 @@ expect_messages "after they were restarted" 2
 say "killing the recorder"
 list_held
 inside systemctl kill -s KILL tezos-recorder
-until_so "the BPF objects of the killed recorder are gone" nothing_left
-until_so "systemd has started it again" inside systemctl is-active -q tezos-recorder
+until_so 15 "the BPF objects of the killed recorder are gone" nothing_left
+until_so 15 "systemd has started it again" inside systemctl is-active -q tezos-recorder
 expect_state tezos-recorder NRestarts 1
 inside systemctl start peer
 talk
 expect_messages "after the recorder was killed" 3
 send_lines
-until_so "all lines of logs are recorded" has_lines
+until_so 15 "all lines of logs are recorded" has_lines
 expect_state tezos-recorder NRestarts 1
 say "stopping the recorder"
 list_held
 inside systemctl stop tezos-recorder
 expect_state tezos-recorder Result success
 expect_state tezos-recorder ExecMainStatus 0
-until_so "no BPF object is left" nothing_left
+until_so 15 "no BPF object is left" nothing_left
 expect_files
 printf 'systemd: passed in %s s\n' "$SECONDS"

@@ -155,7 +155,7 @@ impl Aggregator {
         self.starting == Some(mm)
     }
 
-    /// Whether the only followed process has not become memprof's command yet.
+    /// Whether no process is followed but one that has not become memprof's command yet.
     pub fn only_starts(&self) -> bool {
         self.spaces.keys().all(|mm| self.is_starting(*mm))
     }

@@ -27,6 +27,22 @@ pub fn comm(of: impl Display) -> Option<String> {
     Some(name)
 }
 
+/// Whether this process is in the initial pid namespace, where BPF programs see the same pids; `None` if `/proc` does not show it.
+pub fn in_initial_pid_namespace() -> Option<bool> {
+    in_initial_namespace("pid", 0xEFFF_FFFC)
+}
+
+/// Whether this process is in the initial user namespace; `None` if `/proc` does not show it.
+pub fn in_initial_user_namespace() -> Option<bool> {
+    in_initial_namespace("user", 0xEFFF_FFFD)
+}
+
+/// The kernel gives the initial namespaces fixed inode numbers (`PROC_PID_INIT_INO`, `PROC_USER_INIT_INO`).
+fn in_initial_namespace(kind: &str, inode: u64) -> Option<bool> {
+    let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+    Some(link.to_str()? == format!("{kind}:[{inode}]"))
+}
+
 /// Numeric fields of `stat`, by their numbers in `proc_pid_stat(5)`.
 #[derive(Clone, Copy, Debug)]
 pub enum Field {

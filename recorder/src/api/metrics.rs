@@ -166,7 +166,7 @@ async fn records(shared: &Shared, text: &mut Text) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What became of connections that were opened before the recorder.
+/// Connections that were opened before the recorder, by what `--reconnect` did about them.
 fn reconnects(shared: &Shared, text: &mut Text) {
     let mut samples: [Vec<Sample>; 4] = Default::default();
     for node in shared.nodes.all() {

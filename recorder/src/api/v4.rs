@@ -47,7 +47,7 @@ struct NodeItem<'a> {
     first_time: Option<String>,
 }
 
-/// What is missing in the connections that are stored.
+/// Losses of all stored connections.
 #[derive(Serialize)]
 struct Losses {
     bytes: u64,

@@ -99,7 +99,7 @@ struct socket {
 	struct sock *sk;
 };
 
-/* What iterators over the sockets and the entries of a map are called with. At the end, there is none. */
+/* The contexts of iterators over sockets and over the entries of a map. In the last call the pointers are NULL. */
 struct bpf_iter__bpf_sk_storage_map {
 	struct bpf_iter_meta *meta;
 	struct bpf_map *map;

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Link;
+use memprof_sys::procfs;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::{CaptureError, Target};
 use crate::wire::RecorderSkel;
-use crate::{cgroups, namespaces, sockets};
+use crate::{cgroups, sockets};
 
 /// A control group whose packets are seen. The kernel detaches the programs when the links are closed, however that happens.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Attachments {
             refused: None,
             inotify,
             next: Instant::now(),
-            same_pids: namespaces::has_initial_pids(),
+            same_pids: procfs::in_initial_pid_namespace() == Some(true),
         })
     }
 

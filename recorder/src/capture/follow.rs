@@ -1,10 +1,11 @@
 //! The processes whose system calls are captured: the second source.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags};
+use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
 
 use super::Target;
 use crate::wire::RecorderSkel;
@@ -85,7 +86,10 @@ impl Followed {
             }
         }
         // The programs remove a process when it ends, but it may have been found just before.
-        for pid in Self::processes(skel).into_iter().filter(|pid| !lives(*pid)) {
+        for pid in Self::processes(skel)
+            .into_iter()
+            .filter(|pid| !proc_dir::lives(Pid(*pid)))
+        {
             // It may be gone by now.
             let _ = skel.maps.processes.delete(&pid.to_ne_bytes());
         }
@@ -105,20 +109,12 @@ fn processes_of(target: &Target) -> Vec<u32> {
             let group = cgroups::of_unit(&mount, unit);
             group.map_or_else(Vec::new, |group| cgroups::processes(&group))
         }
-        Target::Process(pid) => lives(*pid).then_some(*pid).into_iter().collect(),
+        Target::Process(pid) => proc_dir::lives(Pid(*pid))
+            .then_some(*pid)
+            .into_iter()
+            .collect(),
         Target::Port(port) => sockets::listeners(*port),
     }
-}
-
-/// Whether a thread of a process has not ended: the first may have ended before the others.
-fn lives(pid: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"));
-    threads.into_iter().flatten().flatten().any(|thread| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The state follows the name, which may contain anything.
-        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
-    })
 }
 
 fn follow(skel: &RecorderSkel<'_>, pid: u32) -> libbpf_rs::Result<()> {

@@ -11,7 +11,7 @@ use crate::capture::Source;
 /// Checks the size of the ring buffer in bytes: BPF demands a power of two.
 ///
 /// # Errors
-/// What is expected.
+/// The value is not allowed; the text says which are.
 pub fn ring(bytes: u64) -> Result<u64, String> {
     let fits = bytes.is_power_of_two() && (128 << 10..=1 << 30).contains(&bytes);
     fits.then_some(bytes)
@@ -21,7 +21,7 @@ pub fn ring(bytes: u64) -> Result<u64, String> {
 /// Checks the origin of a page.
 ///
 /// # Errors
-/// What is expected.
+/// The value is not allowed; the text says which are.
 pub fn origin(origin: &str) -> Result<String, String> {
     let host = origin.split_once("://").map(|(_, host)| host);
     let plain = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', ',']));
@@ -34,7 +34,7 @@ pub fn origin(origin: &str) -> Result<String, String> {
 /// Reads an address.
 ///
 /// # Errors
-/// What is expected.
+/// The value is not allowed; the text says which are.
 pub fn address(text: &str) -> Result<IpAddr, String> {
     text.parse()
         .map_err(|_| "expected an IP address without a port, such as `127.0.0.1` or `::`".into())

@@ -23,7 +23,7 @@ pub fn default_db(name: &str) -> PathBuf {
 /// Checks the name of a node, which is also a part of paths.
 ///
 /// # Errors
-/// What is expected.
+/// The value is not allowed; the text says which are.
 pub fn name(name: &str) -> Result<String, String> {
     let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     let fits = (1..=100).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.');
@@ -34,7 +34,7 @@ pub fn name(name: &str) -> Result<String, String> {
 /// Checks a difficulty of proof of work.
 ///
 /// # Errors
-/// What is expected.
+/// The value is not allowed; the text says which are.
 pub fn target(bits: f64) -> Result<Target, String> {
     Target::new(bits)
         .ok_or_else(|| "expected a number of bits from 0 to 256; mainnet has 26".into())
@@ -43,7 +43,7 @@ pub fn target(bits: f64) -> Result<Target, String> {
 /// Reads the URL of a node's RPC. A name is none, because others decide where it leads.
 ///
 /// # Errors
-/// What is expected.
+/// The value is not allowed; the text says which are.
 pub fn rpc(url: &str) -> Result<SocketAddr, String> {
     let address = url.strip_prefix("http://");
     let address = address.and_then(|text| text.strip_suffix('/').unwrap_or(text).parse().ok());

@@ -44,7 +44,7 @@ impl State {
     }
 }
 
-/// What events have said of a connection's state.
+/// The facts in a connection's events from which its state follows.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     ignored: Option<Ignored>,

@@ -11,7 +11,6 @@ use super::{Check, Status};
 use crate::capture::{Capture, CaptureOptions};
 use crate::cgroups;
 use crate::config::Config;
-use crate::namespaces;
 
 /// The oldest kernel on which the recorder is tested, and the oldest one that can load its programs (`bpf_loop`).
 const TESTED: KernelVersion = KernelVersion(6, 1);
@@ -31,7 +30,7 @@ pub(super) fn checks(config: Option<&Config>) -> Vec<Check> {
         kernel(&procfs::kernel_release()),
         type_information(Path::new(BTF)),
         control_groups(cgroups::mount()),
-        pid_namespace(namespaces::has_initial_pids()),
+        pid_namespace(procfs::in_initial_pid_namespace() == Some(true)),
         capabilities(procfs::effective_capabilities()),
         programs(config),
     ]

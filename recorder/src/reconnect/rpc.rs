@@ -42,9 +42,9 @@ pub enum RpcError {
         "{method} {url}: {reason}; set `reconnect` to the address of the node's RPC (octez-node run --rpc-addr)"
     )]
     Failed {
-        /// Its method.
+        /// The HTTP method.
         method: &'static str,
-        /// Its URL.
+        /// The requested URL.
         url: String,
         /// The reason.
         reason: String,
@@ -54,9 +54,9 @@ pub enum RpcError {
         "{method} {url}: status {status}; the node's RPC must allow this path (octez-node run --allow-all-rpc)"
     )]
     Refused {
-        /// Its method.
+        /// The HTTP method.
         method: &'static str,
-        /// Its URL.
+        /// The requested URL.
         url: String,
         /// The status of the reply.
         status: u16,
@@ -66,7 +66,7 @@ pub enum RpcError {
 /// A peer that is connected to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its id, `id…`.
+    /// The peer id, `id…`.
     pub id: String,
     /// The address of its end of the connection.
     pub address: SocketAddr,

@@ -1,4 +1,4 @@
-//! What all workers share.
+//! Settings of the workers, and the ids that they give to connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 pub(super) struct Unrecorded {
     /// Until they end, with what is listed of them nevertheless.
     connections: HashMap<Socket, Option<Listing>>,
-    /// Those of which the source does not know yet that nothing more needs to be captured.
+    /// Connections of which the source still captures bytes, until it is told that none are needed.
     new: Vec<Socket>,
     max: usize,
     reports: Reports,

@@ -140,7 +140,7 @@ fn index(db: &Connection, next: u64) -> rusqlite::Result<Summary> {
     })?;
     // A longer hash than there are would not be found by its beginning.
     if let Some(hashes) = hashes.collect::<rusqlite::Result<Option<Vec<_>>>>()? {
-        Filter::of(&hashes).write(db, next)?;
+        Filter::from_hashes(&hashes).write(db, next)?;
     }
     Summary::read(db, next)
 }
@@ -185,7 +185,7 @@ fn is_wanted(link: &Link, query: &MessageQuery, peers: Option<&[i64]>) -> bool {
 }
 
 impl Filter {
-    fn of(hashes: &[u64]) -> Self {
+    fn from_hashes(hashes: &[u64]) -> Self {
         let bytes = (hashes.len() as u64 * BITS.0).div_ceil(8).max(8);
         let mut filter = Self(vec![0; usize::try_from(bytes).unwrap_or_default()]);
         for hash in hashes {

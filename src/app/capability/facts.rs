@@ -17,7 +17,7 @@ use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults, source};
 use memprof_sys::ids::Pid;
 use memprof_sys::kernel_version::KernelVersion;
 use memprof_sys::privileges::{self, ThreadRole};
-use memprof_sys::procfs::{effective_capabilities, kernel_release};
+use memprof_sys::procfs::{self, effective_capabilities, kernel_release};
 use memprof_sys::residency::{self, Method, Scanner};
 
 /// The kernel's BTF file; the path is the same on every architecture.
@@ -182,8 +182,8 @@ impl Facts {
             cachestat: own_cachestat().into(),
             uprobes: fs::read(UPROBES).into(),
             lockdown: lockdown(Path::new("/sys/kernel/security/lockdown")),
-            initial_pid_namespace: in_initial_namespace("pid", 0xEFFF_FFFC),
-            initial_user_namespace: in_initial_namespace("user", 0xEFFF_FFFD),
+            initial_pid_namespace: procfs::in_initial_pid_namespace(),
+            initial_user_namespace: procfs::in_initial_user_namespace(),
             open_files: getrlimit(Resource::RLIMIT_NOFILE).ok(),
             trials: None,
         }
@@ -326,13 +326,6 @@ fn own_cachestat() -> residency::Result<()> {
         }
     })?;
     residency::cachestat::cachestat(file.as_fd(), 0, 0).map(drop)
-}
-
-/// The kernel gives the initial namespaces fixed inode numbers (`PROC_PID_INIT_INO`,
-/// `PROC_USER_INIT_INO`).
-fn in_initial_namespace(kind: &str, inode: u64) -> Option<bool> {
-    let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
-    Some(link.to_str()? == format!("{kind}:[{inode}]"))
 }
 
 #[cfg(test)]
