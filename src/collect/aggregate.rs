@@ -78,6 +78,8 @@ pub struct Aggregator {
     map_counts: Option<MapCounts>,
     /// `map_counts` during a pass over several processes.
     pass_counts: Option<MapCounts>,
+    /// During a pass for the peak of one process: the others' cheap counters suffice.
+    counters_suffice: bool,
     /// Number of ranges of all processes together.
     held: range_budget::RangeBudget,
     /// End of the last pass over many processes.
@@ -408,7 +410,7 @@ impl Aggregator {
         if self.has(mm) {
             return;
         }
-        self.modules.runs(space.pid);
+        self.modules.starts(space.pid, &space.comm);
         if self.reads_code_early {
             space.code.reload(&mut self.modules);
         }

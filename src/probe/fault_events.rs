@@ -16,6 +16,7 @@ use super::Probe;
 use super::faults::FaultHooks;
 use memprof_sys::freeze::threads;
 use memprof_sys::ids::Pid;
+use memprof_sys::process::is_secure;
 
 /// Maximum number of threads with an event of their own. Each event occupies one of memprof's descriptors as long as the target
 /// lives. Threads that are started later inherit it.
@@ -162,8 +163,7 @@ impl Probe {
     /// # Errors
     /// The kernel also refuses the events of processors.
     pub fn see_faults_of(&mut self, pids: &[Pid]) -> Result<()> {
-        if self.fault_hooks != Some(FaultHooks::Events) || !self.fault_events.processors.is_empty()
-        {
+        if !self.has_events_of_threads() {
             return Ok(());
         }
         let program = self.skel.progs.fault_event.as_fd();
@@ -172,6 +172,22 @@ impl Probe {
             Err(e) => self.see_all_faults(&format!("{e:#}"))?,
         }
         Ok(())
+    }
+
+    /// Like [`Self::see_faults_of`], for a process that has executed a program, if that gains privileges: the kernel has then ended the
+    /// events of its threads.
+    ///
+    /// # Errors
+    /// As for [`Self::see_faults_of`].
+    pub fn see_faults_after_exec(&mut self, pid: Pid) -> Result<()> {
+        match self.has_events_of_threads() && is_secure(pid) {
+            true => self.see_faults_of(&[pid]),
+            false => Ok(()),
+        }
+    }
+
+    fn has_events_of_threads(&self) -> bool {
+        self.fault_hooks == Some(FaultHooks::Events) && self.fault_events.processors.is_empty()
     }
 
     /// Makes the probe see page faults of all processes, where software events are used. `why` is the reason in [`FaultsSeen`].

@@ -10,7 +10,7 @@ mod open;
 mod run_name;
 mod runtime;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit};
 
 pub use self::code_mappings::Mapping;
-use self::run_name::Executable;
+use self::run_name::{Executable, Start};
 use crate::elf::Segment;
 use memprof_profile::symbol::Language;
 use memprof_profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
@@ -56,6 +56,8 @@ pub struct ModuleTable {
     numbered: Vec<(ModuleId, Vec<Segment>)>,
     /// Executables whose name may still change.
     unnamed: Vec<Executable>,
+    /// Starts of programs whose executable was examined.
+    examined: HashSet<Start>,
     /// File trees (root directories) of processes that differ from memprof's own.
     trees: HashMap<TreeId, FileTree>,
     /// Source files of interpreted programs.
@@ -94,6 +96,7 @@ impl ModuleTable {
             jit: None,
             numbered: Vec::new(),
             unnamed: Vec::new(),
+            examined: HashSet::new(),
             trees: HashMap::new(),
             sources: HashMap::new(),
             function_room: FunctionRoom::new(MAX_FUNCTION_BYTES),

@@ -141,7 +141,12 @@ impl Aggregator {
         let last = spaces.filter_map(|(mm, _)| Some((mm, self.last_scan(mm)?)));
         let mut last: BTreeMap<MmId, Scanned> = last.collect();
         let mut pass = match self.spaces.len() <= FEW {
-            true => self.pass(probe),
+            true => {
+                self.counters_suffice = true;
+                let pass = self.pass(probe);
+                self.counters_suffice = false;
+                pass
+            }
             false => Pass {
                 scanned: std::mem::take(&mut last).into_values().collect(),
                 ..Pass::default()

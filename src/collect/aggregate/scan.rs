@@ -191,7 +191,8 @@ impl Aggregator {
         let begun = Instant::now();
         let vmas = proc_maps::read(pid, &mut self.classifier)?;
         let read = begun.elapsed();
-        let rolled_up = figures::rollup_is_cheap(&before, &vmas) || stands_still(pid);
+        let rolled_up = !self.counters_suffice
+            && (figures::rollup_is_cheap(&before, &vmas) || stands_still(pid));
         if rolled_up {
             before = figures::read(pid)?;
         }

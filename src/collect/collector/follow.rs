@@ -167,10 +167,7 @@ impl Collector {
                 }
             }
             ProcessChange::Execed { left } => {
-                // The kernel ends the events of a process that gains privileges.
-                if process::is_secure(e.pid) {
-                    self.probe.see_faults_of(&[e.pid])?;
-                }
+                self.probe.see_faults_after_exec(e.pid)?;
                 if self.aggregator.is_starting(left) {
                     // The last profile is that of memprof's own process, not of the command.
                     self.last = None;

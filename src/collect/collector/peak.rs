@@ -44,6 +44,8 @@ pub(super) struct Peaks {
     waiting: Vec<Waiting>,
     /// When the last one was scanned, and for how long.
     scanned: Option<(Instant, Duration)>,
+    /// When all processes were last scanned for one of them, and for how long.
+    passed: Option<(Instant, Duration)>,
     /// The time that all scans of peaks took.
     pub(super) spent: Duration,
     /// The kernel's highest figure of the only process, in bytes.

@@ -1,10 +1,12 @@
 //! Names executables in the module table after the names under which processes run them ([`memprof_sys::run_name`]).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::ModuleTable;
 use memprof_profile::{Module, ModuleId};
 use memprof_sys::ids::Pid;
+use memprof_sys::proc_dir;
 use memprof_sys::run_name::{base_name, executable, name_of, says_more};
 
 /// An executable of a target whose name may still change.
@@ -17,30 +19,54 @@ pub(super) struct Executable {
     pub(super) runs_as: Option<String>,
 }
 
+/// Maximum number of [`Start`]s that are remembered.
+const MAX_STARTS: usize = 1024;
+
+/// The start of a program: the kernel's path of the executable, the mount namespace, and the name of the process, which is the base
+/// name that was executed, up to 15 bytes of it. All starts that are alike run the same file under the same name.
+pub(super) type Start = (PathBuf, PathBuf, String);
+
 impl ModuleTable {
-    /// Names a process's executable after the name under which it runs. One file may have many names, and the kernel
-    /// reports only one of them. If another process runs the same file under another name, the kernel's name remains.
-    pub fn runs(&mut self, pid: Pid) {
+    /// Like [`Self::runs`], for a process that has just started under the name `comm`. Of starts that are alike, only the first ones are
+    /// examined: a build has thousands.
+    pub fn starts(&mut self, pid: Pid, comm: &str) {
         if self.unnamed.is_empty() {
             return;
         }
-        let Some(identity) = executable(pid) else {
-            return;
-        };
-        let found = self.unnamed.iter().position(|e| e.identity == identity);
-        let Some((
-            at,
-            Executable {
-                module, runs_as, ..
-            },
-        )) = found.map(|at| (at, &self.unnamed[at]))
+        let [Ok(executable), Ok(mounts)] = ["exe", "ns/mnt"].map(|name| proc_dir::link(pid, name))
         else {
             return;
         };
-        let path = self.modules[usize::from(module.0)].path.clone();
-        let Some(name) = name_of(pid, identity, &path) else {
+        let start = (executable, mounts, comm.to_owned());
+        if self.examined.contains(&start) {
             return;
-        };
+        }
+        if self.runs(pid) {
+            if self.examined.len() >= MAX_STARTS {
+                self.examined.clear();
+            }
+            self.examined.insert(start);
+        }
+    }
+
+    /// Names a process's executable after the name under which it runs. One file may have many names, and the kernel
+    /// reports only one of them. If another process runs the same file under another name, the kernel's name remains. Returns whether
+    /// the executable is known and a name was found.
+    pub fn runs(&mut self, pid: Pid) -> bool {
+        self.try_name(pid).is_some()
+    }
+
+    fn try_name(&mut self, pid: Pid) -> Option<()> {
+        if self.unnamed.is_empty() {
+            return None;
+        }
+        let identity = executable(pid)?;
+        let at = self.unnamed.iter().position(|e| e.identity == identity)?;
+        let Executable {
+            module, runs_as, ..
+        } = &self.unnamed[at];
+        let path = self.modules[usize::from(module.0)].path.clone();
+        let name = name_of(pid, identity, &path)?;
         let kernels = base_name(&path);
         let first = runs_as.as_ref().is_none_or(|first| *first == name);
         let keeps = first && says_more(&name, &kernels);
@@ -49,6 +75,7 @@ impl ModuleTable {
             true => self.unnamed[at].runs_as = Some(name),
             false => drop(self.unnamed.swap_remove(at)),
         }
+        Some(())
     }
 
     /// Renames a module. Existing reports keep the old name.
@@ -102,6 +129,15 @@ mod tests {
             table.runs(Pid(sleeper.pid()));
             assert_eq!(name(&mut table), "one");
         }
+        // The same name again is not examined, another one is.
+        table.starts(Pid(one.pid()), "one");
+        assert_eq!(table.examined.len(), 1);
+        let at = table.unnamed.len() - 1;
+        table.unnamed[at].runs_as = None;
+        table.starts(Pid(again.pid()), "one");
+        assert_eq!(table.unnamed[at].runs_as, None);
+        table.unnamed[at].runs_as = Some("one".to_owned());
+        table.starts(Pid(two.pid()), "two");
         for sleeper in [&two, &one] {
             table.runs(Pid(sleeper.pid()));
             assert_eq!(name(&mut table), "box");

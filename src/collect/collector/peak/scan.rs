@@ -16,6 +16,11 @@ use memprof_sys::residency::page_size;
 /// that are not scanned were lower than a later one.
 const SHARE: u32 = 5;
 
+/// Scans of all processes for the peak of one of them take at most 1/`PASSES` of the time, unless their sum is higher than the last
+/// one by 1/`MUCH`: in a build, the sum has a new peak every few milliseconds.
+const PASSES: u32 = 10;
+const MUCH: u64 = 16;
+
 /// Time after which a report does not wait for the scan of one more peak: each of them may scan all processes.
 const REPORT: Duration = Duration::from_millis(300);
 
@@ -45,11 +50,21 @@ impl Waiting {
     }
 }
 
+/// Whether another scan now would take more than 1/`share` of the time since the last one, which ended at the moment given and took that
+/// long.
+fn takes_more_than(last: Option<(Instant, Duration)>, share: u32) -> bool {
+    last.is_some_and(|(at, took)| at.elapsed() < took * (share - 1))
+}
+
 impl Peaks {
     /// Whether all processes together may have had more at this peak than at any before.
     fn may_be_best(&self, waiting: &Waiting) -> bool {
         let best = self.best.as_ref().map_or(0, |best| best.rss);
-        waiting.rss() + waiting.others() > best + best / PART
+        let part = match takes_more_than(self.passed, PASSES) {
+            true => MUCH,
+            false => PART,
+        };
+        waiting.rss() + waiting.others() > best + best / part
     }
 
     /// Puts a peak in the list of those to be scanned. Returns the one that leaves the list for it: the lower one of the same process,
@@ -111,8 +126,7 @@ impl Collector {
 
     /// Scans the peaks that were noted, unless that is too early.
     pub(in crate::collect::collector) fn scan_peaks_in_time(&mut self) {
-        let is_early = |(at, took): (Instant, Duration)| at.elapsed() < took * (SHARE - 1);
-        while !self.peaks.scanned.is_some_and(is_early) && self.scan_next_peak() {}
+        while !takes_more_than(self.peaks.scanned, SHARE) && self.scan_next_peak() {}
     }
 
     /// Scans the peaks that were noted before a report, the highest first. Those that it does not wait for are scanned later.
@@ -133,8 +147,7 @@ impl Collector {
         let Some(at) = all.position(|waiting| waiting.seen.mm == gone) else {
             return;
         };
-        let is_busy = |(at, took): (Instant, Duration)| at.elapsed() < took;
-        if self.peaks.scanned.is_some_and(is_busy)
+        if takes_more_than(self.peaks.scanned, 2)
             && !self.peaks.may_be_best(&self.peaks.waiting[at])
         {
             let left = self.peaks.waiting.swap_remove(at);
@@ -191,6 +204,7 @@ impl Collector {
                 let own = self.moment_of_peak(snapshot, &[], seen)?;
                 let others = waiting.others();
                 if self.peaks.may_be_best(waiting) {
+                    let begun = Instant::now();
                     let most = others + others / EXCESS + counted_later();
                     let ended = self.peaks.ended.iter();
                     let ended = ended.filter(|(at, _)| seen.at.abs_diff(*at) <= ENDED_NS);
@@ -206,6 +220,7 @@ impl Collector {
                     let snapshot = self.aggregator.snapshot(pass.scanned, &self.probe);
                     let moment = self.moment_of_peak(snapshot, &losses, seen)?;
                     self.offer_best(&moment);
+                    self.peaks.passed = Some((Instant::now(), begun.elapsed()));
                 }
                 if seen.drops_all() {
                     self.peaks.ended.push_front((seen.at, scanned));
