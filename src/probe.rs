@@ -212,14 +212,14 @@ impl Probe {
         if self.fault_hooks.is_none() {
             self.unseen.set(self.unseen.get() + 1);
         }
-        sum.faults + sum.changes + self.unseen.get()
+        sum.walked + sum.unwalked + sum.changes + self.unseen.get()
     }
 
     /// Number of page faults of followed processes, and of those without a stack walk; `None` if faults have no hook.
     pub fn faults(&self) -> Option<Faults> {
         let sum = self.counters();
         self.fault_hooks.map(|_| Faults {
-            all: sum.faults,
+            all: sum.walked + sum.unwalked,
             unwalked: sum.unwalked,
         })
     }
@@ -241,7 +241,7 @@ impl Probe {
         let mut sum = wire::cpu_state::default();
         for cpu in 0..self.cpus {
             let one: wire::cpu_state = self.bss(|b| &raw const b.cpus[cpu]);
-            sum.faults += one.faults;
+            sum.walked += one.walked;
             sum.unwalked += one.unwalked;
             sum.changes += one.changes;
             sum.reports += one.reports;

@@ -153,6 +153,7 @@ struct thread_struct {
 
 struct task_struct {
 	struct thread_info thread_info;
+	void *stack;
 	struct thread_struct thread;
 	unsigned int flags;
 	unsigned int ptrace;

@@ -119,7 +119,7 @@ static __always_inline __u32 settle(struct cpu_state *c)
 	__s64 share, credit, max = SAVED_NS / MILLION * walk_budget;
 	__u64 ran, faults, walks, spent;
 
-	__sync_fetch_and_add(&window_sum.faults, c->faults - c->settled_faults);
+	__sync_fetch_and_add(&window_sum.faults, faults_of(c) - c->settled_faults);
 	__sync_fetch_and_add(&window_sum.walks, c->walks);
 	__sync_fetch_and_add(&window_sum.spent, c->spent);
 	if (__sync_fetch_and_add(&window_sum.ran, c->ran) + c->ran < WINDOW_NS &&

@@ -15,8 +15,8 @@ __u64 losses[LOSS_NR];
  * a line. Another program may interrupt a program and overwrite a note.
  */
 struct cpu_state {
-	__u64 faults; /* page faults of followed processes; exact */
-	__u64 unwalked; /* page faults without a stack walk (walk_interval) */
+	__u64 walked; /* page faults of followed processes whose stack was to be walked; exact */
+	__u64 unwalked; /* and the others (walk_interval); exact */
 	__u64 changes; /* other changes of followed memory; without a change, no new scan is needed */
 	__u64 mm; /* address space of the last fault of a followed process */
 	__u64 plain; /* the thread whose current fault needs nothing of its page's allocation, see note_plain_fault() */
@@ -28,7 +28,7 @@ struct cpu_state {
 	__u8 walk_in_share; /* the share of faults that is walked while `walk_in` counts down, see share_code() */
 	__u8 pad[6];
 	/* Figures since the last addition to the sums of all processors; see budget.bpf.h. */
-	__u64 settled_faults; /* `faults` at that addition */
+	__u64 settled_faults; /* all page faults at that addition */
 	__u64 ran; /* CPU time of the threads with faults, ns */
 	__u64 spent; /* time of walks, ns */
 	__u64 timer; /* start of the walk that is timed, or 0 */
@@ -47,6 +47,11 @@ struct cpu_state cpus[MAX_CPUS];
 static __always_inline struct cpu_state *own_cpu(void)
 {
 	return &cpus[INDEX(bpf_get_smp_processor_id(), MAX_CPUS)];
+}
+
+static __always_inline __u64 faults_of(struct cpu_state *c)
+{
+	return c->walked + c->unwalked;
 }
 
 static __always_inline void count_loss(__u32 which)

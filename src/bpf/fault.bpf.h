@@ -62,27 +62,27 @@ __noinline int may_return_from_swap(__u64 address, int walked)
  * The end of a fault also has a hook: the perf event of a successful fault. Using it would double the overhead for the
  * target, and cost every process a share of that.
  *
- * Returns the page's entry in the ledger if the page gets an owner now and the stack is to be walked, else NULL.
+ * Returns the page's entry in the ledger if the page gets an owner now and the stack is to be walked, from `regs`; else NULL.
  */
-static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __u64 address, __u64 error_code)
+static __always_inline __u32 *fault_begins(struct task_struct *task, struct task_state *st, int walked, __u64 address,
+					   __u64 error_code, struct user_regs *regs)
 {
 	__u64 vpage = address >> page_shift;
 	struct page_chunk *chunk;
 	struct cpu_state *cpu;
-	struct user_regs regs;
 	__u32 *owner;
 
 	/* The stack walk reads user memory, and reading a bad address raises a fault within the walk. */
 	if (!st || st->walking || !can_be_user(address))
 		return NULL;
 	cpu = own_cpu();
-	__sync_fetch_and_add(&cpu->faults, 1);
 	cpu->plain = 0;
 	cpu->mm = st->mm;
 	cpu->generation = st->generation;
 	if (walked == UNDECIDED)
 		walked = walks_all() ? WALKED : decide_walk_out_of_line();
 	if (walked) {
+		__sync_fetch_and_add(&cpu->walked, 1);
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
 			return NULL;
@@ -97,10 +97,10 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 		chunk = NULL;
 		st->fault_stack = STACK_UNWALKED;
 	}
-	read_user_regs(bpf_get_current_task_btf(), &regs);
+	read_user_regs(task, regs);
 	st->fault_address = address;
-	st->fault_ip = regs.ip;
-	st->fault_sp = regs.sp;
+	st->fault_ip = regs->ip;
+	st->fault_sp = regs->sp;
 	st->fault_present = error_code & FAULT_PRESENT;
 	/* A present page has an owner, or is older than memprof: only its copy gets an owner. */
 	if (!chunk || st->fault_present)
@@ -121,7 +121,7 @@ static __always_inline int is_last_mm(struct cpu_state *cpu, struct mm_struct *m
  * Finishes a fault that is not walked, if possible without the thread's state, whose lookup would double the cost of
  * the fault. Returns an enum walk_decision. Not inline: fault_user() has 32 bytes of stack left, see README.md.
  */
-static __noinline int finish_unwalked(struct mm_struct *mm, __u64 address, __u64 error_code)
+static __noinline int finish_unwalked(struct task_struct *task, struct mm_struct *mm, __u64 address, __u64 error_code)
 {
 	struct cpu_state *cpu = own_cpu();
 	int walked;
@@ -133,9 +133,8 @@ static __noinline int finish_unwalked(struct mm_struct *mm, __u64 address, __u64
 		return walked;
 	if (error_code & FAULT_PRESENT)
 		return NOT_WALKED;
-	__sync_fetch_and_add(&cpu->faults, 1);
 	__sync_fetch_and_add(&cpu->unwalked, 1);
-	note_plain_fault(cpu, bpf_get_current_task_btf(), 1);
+	note_plain_fault(cpu, task, 1);
 	return FINISHED_UNWALKED;
 }
 
@@ -144,18 +143,19 @@ static __always_inline int handle_fault(struct task_struct *task, struct mm_stru
 {
 	int walked = UNDECIDED;
 	struct task_state *st;
+	struct user_regs regs;
 	__u32 *owner;
 
 	if (!walks_all())
-		walked = finish_unwalked(mm, address, error_code);
+		walked = finish_unwalked(task, mm, address, error_code);
 	if (walked == FINISHED_UNWALKED)
 		return 0;
 	st = followed_state_with_mm(task, mm);
-	owner = fault_begins(st, walked, address, error_code);
+	owner = fault_begins(task, st, walked, address, error_code, &regs);
 	if (!st || !owner)
 		return 0;
-	*owner = st->fault_stack = stack_id(st, 0) | st->fault_record;
-	note_plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
+	*owner = st->fault_stack = stack_id_from(st, &regs, 0) | st->fault_record;
+	note_plain_fault(own_cpu(), task, 0);
 	if (!walks_all())
 		note_walk(st);
 	return 0;
@@ -177,7 +177,7 @@ int fault_user(struct bpf_raw_tracepoint_args *ctx)
 	/* Faults of all processes reach this line. */
 	if (!mm_may_be_followed(mm))
 		return 0;
-	if (ctx->args[1] == (__u64)bpf_task_pt_regs(task))
+	if (is_user_regs(task, ctx->args[1]))
 		return handle_fault(task, mm, ctx->args[0], ctx->args[2]);
 	bpf_tail_call(ctx, &after_stack, 0);
 	do_pending();
@@ -188,9 +188,11 @@ int fault_user(struct bpf_raw_tracepoint_args *ctx)
 SEC("raw_tp/page_fault_kernel")
 int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct task_state *st = followed_state(bpf_get_current_task_btf());
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_state *st = followed_state(task);
+	struct user_regs regs;
 
-	if (!fault_begins(st, UNDECIDED, ctx->args[0], ctx->args[2]) || !st)
+	if (!fault_begins(task, st, UNDECIDED, ctx->args[0], ctx->args[2], &regs) || !st)
 		return 0;
 	st->pending.kind = PENDING_FAULT;
 	tail_walk_pending(ctx);
@@ -331,7 +333,7 @@ static __always_inline void record_allocation(struct task_state *st)
 	/* An id from an earlier epoch may already belong to another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
 		restart_timer(own_cpu());
-		stack = stack_id(st, 0) | st->fault_record;
+		stack = stack_id_from(st, &regs, 0) | st->fault_record;
 		if (!walks_all())
 			note_walk(st);
 	}
@@ -351,7 +353,7 @@ int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 	if (!(gfp & GFP_MOVABLE) || !page)
 		return 0;
 	task = bpf_get_current_task_btf();
-	if (!task_may_be_followed(task) || is_plain_allocation(task, order))
+	if (is_plain_allocation(task, order) || !task_may_be_followed(task))
 		return 0;
 	/* Only fault_begins() sets `fault_address`, and only in a followed address space. */
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);

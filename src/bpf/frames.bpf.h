@@ -67,7 +67,7 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
 	__u64 last;
 
 	if (st->cached_nr) {
-		last = stack_address(st, st->words[0].at);
+		last = stack_address(st, st->noted_at[0]);
 		if (last >= addr && (last - addr) >> 3 < WINDOW_WORDS - 1 - WINDOW_SLACK)
 			words = ((last - addr) >> 3) + 1 + WINDOW_SLACK;
 	}
@@ -95,11 +95,10 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 	nr = CACHED_WORDS - 1 - st->t.noted;
 	if (nr < CACHED_WORDS && has_stack_offset(st, addr)) {
 		/* 6.1's verifier has forgotten the bound. */
-		struct noted_word *w = &st->words[INDEX(nr, CACHED_WORDS)];
+		__u32 to = INDEX(nr, CACHED_WORDS);
 
-		w->at = stack_offset(st, addr);
-		w->low = *word;
-		w->high = *word >> 32;
+		st->noted_at[to] = stack_offset(st, addr);
+		st->noted[to] = *word;
 		st->t.noted++;
 		/* This overwrites a word of the cached walk, which can then not be compared any more. */
 		if (st->t.same > nr)

@@ -22,6 +22,25 @@ struct user_regs {
 	__u64 in_syscall; /* ip is the address after a system call instruction */
 };
 
+/* Where the user registers are on a kernel stack: the same on all of them. 0 until is_user_regs() has found it. */
+__u64 user_regs_offset;
+
+/*
+ * Whether this is the address of a task's user registers. A call of bpf_task_pt_regs() at each fault would be a large
+ * part of the cost of a fault that is not walked.
+ */
+static __always_inline int is_user_regs(struct task_struct *task, __u64 address)
+{
+	__u64 stack = (__u64)task->stack;
+
+	if (user_regs_offset)
+		return address == stack + user_regs_offset;
+	if (address != (__u64)bpf_task_pt_regs(task))
+		return 0;
+	user_regs_offset = address - stack;
+	return 1;
+}
+
 static __always_inline void read_user_regs(struct task_struct *task, struct user_regs *out)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);

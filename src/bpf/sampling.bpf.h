@@ -108,7 +108,7 @@ static __always_inline int decide_walk(struct cpu_state *c)
 	if (interval <= 1) {
 		/* A fault that then needs no stack leaves its timer to the next fault. */
 		c->timer = 0;
-		if (walk_mode == WALK_BUDGET && !(c->faults % TIMED_ONE_IN))
+		if (walk_mode == WALK_BUDGET && !(c->walked % TIMED_ONE_IN))
 			start_timer(c, TIMED_ONE_IN);
 		return WALKED;
 	}
@@ -161,7 +161,7 @@ static __noinline int note_walk(struct task_state *st)
 	c->walks = 0;
 	c->spent = 0;
 	c->ran = 0;
-	c->settled_faults = c->faults;
+	c->settled_faults = faults_of(c);
 	return 0;
 }
 

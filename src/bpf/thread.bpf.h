@@ -26,17 +26,10 @@ struct frame {
 	__u64 ip; /* return addresses minus one */
 	__u64 key; /* hash of the frames from the outermost to this one; during the walk: encode_frame() */
 	__u32 check; /* the other hash */
-	__u32 sp; /* stack offset, as in struct noted_word */
+	__u32 sp; /* stack offset, as in task_state.noted_at */
 	__u32 fp; /* stack offset at which the frame pointer register is saved, if FRAME_FP_SAVED */
 	__u16 words; /* words of stack read for the hashed frames; during the walk: read before this frame */
 	__u16 flags;
-};
-
-/* A word of the stack that a walk has read. */
-struct noted_word {
-	__u32 at; /* stack offset: distance from `base` in words */
-	__u32 low; /* low half of its value */
-	__u32 high;
 };
 
 /* A walk in progress. Without another comment, a field describes the current frame. */
@@ -125,7 +118,8 @@ struct task_state {
 	 * backwards, down to the frames of the cached walk that it may still reach.
 	 */
 	struct frame frames[MAX_FRAMES];
-	struct noted_word words[CACHED_WORDS];
+	__u64 noted[CACHED_WORDS];
+	__u32 noted_at[CACHED_WORDS]; /* their stack offsets: distances from `base` in words */
 	/* Scratch space: the window on the stack, then the record to send. */
 	union {
 		__u64 window[WINDOW_WORDS];

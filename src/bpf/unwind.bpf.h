@@ -242,17 +242,16 @@ __noinline __u32 intern_stack(struct task_state *st, struct user_regs *regs)
 }
 
 /*
- * The id of the current task's user stack. If a new stack cannot be sent, a loss is counted, and the next event tries
+ * The id of the current task's user stack, whose registers the caller has read. If a new stack cannot be sent, a loss is counted, and the next event tries
  * again. With `own`, the same stack has a different id in each address space. Global: the verifier checks the walk once
  * per program, not once per path to it. Otherwise 7.2's verifier gives up on the end of a fault.
  */
-__noinline __u32 stack_id(struct task_state *st, __u32 own)
+__noinline __u32 stack_id_from(struct task_state *st, struct user_regs *regs, __u32 own)
 {
-	struct user_regs regs;
 	__u64 interpreted = 0;
 	__u32 id;
 
-	if (!st)
+	if (!st || !regs)
 		return STACK_LOST;
 	/* User space may have freed the cached ids, and other stacks may have them now. */
 	if (st->epoch != stack_epoch) {
@@ -260,8 +259,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 		st->cached_ids[0] = st->cached_ids[1] = 0;
 		st->last_key = 0;
 	}
-	read_user_regs(bpf_get_current_task_btf(), &regs);
-	walk(st, &regs, 0);
+	walk(st, regs, 0);
 	if (unwind_mode >= UNWIND_TABLES) {
 		/*
 		 * Also needed for a cached walk: calls between interpreted functions may leave the C stack unchanged.
@@ -272,7 +270,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 			st->walking = 0;
 		}
 		st->interpreted = interpreted != 0;
-		id = finish_walk(st, regs.bp, own, interpreted);
+		id = finish_walk(st, regs->bp, own, interpreted);
 		if (id)
 			return id;
 		if (interpreted)
@@ -282,9 +280,9 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	}
 	if (own)
 		hash_word(&st->t.hash, st->mm_id);
-	id = intern_stack(st, &regs);
+	id = intern_stack(st, regs);
 	if (id == STACK_NONE)
-		id = intern_stack(st, &regs);
+		id = intern_stack(st, regs);
 	if (id == STACK_NONE) {
 		count_loss(LOSS_STACK_TABLE);
 		return STACK_LOST;
@@ -292,6 +290,15 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	/* For the next walk, if it finds the same stack. */
 	st->cached_ids[own & 1] = id == STACK_LOST ? 0 : id;
 	return id;
+}
+
+/* stack_id_from() the current task's registers. */
+static __always_inline __u32 stack_id(struct task_state *st, __u32 own)
+{
+	struct user_regs regs;
+
+	read_user_regs(bpf_get_current_task_btf(), &regs);
+	return stack_id_from(st, &regs, own);
 }
 
 #endif

@@ -35,29 +35,51 @@ static __noinline int same_window(struct same_ctx *c, __u32 offset)
 	return 0;
 }
 
-/* Words per call, without a call for each word. This loop is the cost of a fault in a loop. */
-#define SAME_STEPS 8
+/* Words per block. */
+#define BLOCK_WORDS 8
+
+/*
+ * Compares a block of words, up to the first one that differs or is outside the window. Returns whether all are the
+ * same. The words are at constant offsets from one pointer: this loop is the cost of a fault in a loop.
+ */
+static __always_inline int same_block(struct same_ctx *c)
+{
+	struct task_state *st = c->st;
+	__u32 left = c->left, first = c->first, words = c->words, from;
+	__u64 *noted;
+	__u32 *at;
+	int k;
+
+	from = INDEX(left - BLOCK_WORDS, CACHED_WORDS);
+	at = &st->noted_at[from];
+	noted = &st->noted[from];
+#pragma unroll
+	for (k = BLOCK_WORDS - 1; k >= 0; k--) {
+		__u32 offset = at[k] - first;
+
+		if (offset >= words || st->window[INDEX(offset, WINDOW_WORDS)] != noted[k])
+			break;
+		left--;
+	}
+	c->left = left;
+	return k < 0;
+}
 
 static long same_steps(__u64 i, struct same_ctx *c)
 {
 	struct task_state *st = c->st;
+	__u32 last;
 
-#pragma unroll
-	for (__u32 k = 0; k < SAME_STEPS; k++) {
-		__u32 left = c->left - 1;
-		struct noted_word *w;
-		__u64 word;
-
-		if (left >= CACHED_WORDS)
-			return 1;
-		w = &st->words[left];
-		if (w->at - c->first >= c->words && same_window(c, w->at))
-			return 1;
-		word = st->window[INDEX(w->at - c->first, WINDOW_WORDS)];
-		if ((__u32)word != w->low || word >> 32 != w->high)
-			return 1;
-		c->left = left;
-	}
+	if (c->left >= BLOCK_WORDS && same_block(c))
+		return 0;
+	last = c->left - 1;
+	if (last >= CACHED_WORDS)
+		return 1;
+	if (st->noted_at[last] - c->first >= c->words && same_window(c, st->noted_at[last]))
+		return 1;
+	if (st->window[INDEX(st->noted_at[last] - c->first, WINDOW_WORDS)] != st->noted[last])
+		return 1;
+	c->left = last;
 	return 0;
 }
 
@@ -68,7 +90,7 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 
 	c.first = stack_offset(st, st->t.window_base);
 	c.words = st->t.window_words;
-	bpf_loop(CACHED_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
+	bpf_loop(CACHED_WORDS + 1, same_steps, &c, 0);
 	/* A word differs: the walk cannot match the frames for which the word was read any more. */
 	st->t.same = c.left ? c.left - 1 : st->t.same;
 	return !c.left;
@@ -249,20 +271,29 @@ struct cache_words_ctx {
 	__u32 to;
 };
 
+/* Moves a block of words, if so many are left, else one. */
 static long cache_words(__u64 i, struct cache_words_ctx *c)
 {
 	struct task_state *st = c->st;
+	__u32 last = c->from > c->to ? c->from : c->to, n = last + BLOCK_WORDS <= CACHED_WORDS ? BLOCK_WORDS : 1;
+	__u32 from = INDEX(c->from, CACHED_WORDS), to = INDEX(c->to, CACHED_WORDS);
+
+	if (c->from >= CACHED_WORDS)
+		return 1;
+	st->noted[to] = st->noted[from];
+	st->noted_at[to] = st->noted_at[from];
+	if (n == BLOCK_WORDS) {
+		__u64 *noted = &st->noted[from], *noted_to = &st->noted[to];
+		__u32 *at = &st->noted_at[from], *at_to = &st->noted_at[to];
 
 #pragma unroll
-	for (__u32 k = 0; k < SAME_STEPS; k++) {
-		__u32 from = c->from;
-
-		if (from >= CACHED_WORDS)
-			return 1;
-		st->words[INDEX(c->to, CACHED_WORDS)] = st->words[from];
-		c->from = from + 1;
-		c->to++;
+		for (int k = 1; k < BLOCK_WORDS; k++) {
+			noted_to[k] = noted[k];
+			at_to[k] = at[k];
+		}
 	}
+	c->from += n;
+	c->to += n;
 	return 0;
 }
 
@@ -301,7 +332,7 @@ __noinline int cache_walk(struct task_state *st)
 		bpf_loop(MAX_FRAMES / CACHE_STEPS + 1, cache_frames, &c, 0);
 	w.to = words;
 	if (noted && noted <= CACHED_WORDS)
-		bpf_loop(CACHED_WORDS / SAME_STEPS + 1, cache_words, &w, 0);
+		bpf_loop(CACHED_WORDS / BLOCK_WORDS + BLOCK_WORDS, cache_words, &w, 0);
 	st->cached_nr = shared + nr;
 	st->cached_words = c.words;
 	st->cached_outcome = st->t.outcome;
