@@ -90,6 +90,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 
 /* System calls that change address spaces, their arguments, and the number of the current call. */
 #if defined(bpf_target_x86)
+#define SYSCALL_FUNCTION "__x64_sys_"
 #define SYSCALL_WRITE 1
 #define SYSCALL_MMAP 9
 #define SYSCALL_MPROTECT 10
@@ -112,6 +113,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define SYSCALL_ARG5(r) ((r)->r8)
 #define TS_COMPAT 2
 #elif defined(bpf_target_arm64)
+#define SYSCALL_FUNCTION "__arm64_sys_"
 #define SYSCALL_WRITE 64
 #define SYSCALL_EXIT_GROUP 94
 #define SYSCALL_BRK 214
