@@ -74,32 +74,22 @@ REENTRANT("kretprobe.multi", calls_take_range, after_range)
 	take_range();
 }
 
-/* ---- fentry and fexit: one small program for each function, and a tail call for followed processes. ---- */
+/* ---- fentry and fexit: a small program for each function, and a tail call for followed processes. ---- */
 
-/* User space writes any_before(), any_after() and any_after_range() into these. A map for each attach type. */
-struct no_programs before_followed SEC(".maps"), after_followed SEC(".maps"), after_range_walker SEC(".maps");
-
-#define BEFORE(call)                                                          \
-	SEC("fentry/" SYSCALL_FUNCTION #call)                                 \
-	int before_##call(void *ctx)                                          \
+/* `NAME_next` is for a program with the work; user space writes it. */
+#define AT_FUNCTION(name, type, call)                                         \
+	struct no_programs name##_next SEC(".maps");                          \
+	SEC(type "/" SYSCALL_FUNCTION #call)                                  \
+	int name(void *ctx)                                                   \
 	{                                                                     \
 		if (task_may_be_followed(bpf_get_current_task_btf())) {       \
-			bpf_tail_call(ctx, &before_followed, 0);              \
+			bpf_tail_call(ctx, &name##_next, 0);                  \
 			count_loss(LOSS_RING_RANGE);                          \
 		}                                                             \
 		return 0;                                                     \
 	}
-
-#define AFTER(call)                                                           \
-	SEC("fexit/" SYSCALL_FUNCTION #call)                                  \
-	int after_##call(void *ctx)                                           \
-	{                                                                     \
-		if (task_may_be_followed(bpf_get_current_task_btf())) {       \
-			bpf_tail_call(ctx, &after_followed, 0);               \
-			count_loss(LOSS_RING_RANGE);                          \
-		}                                                             \
-		return 0;                                                     \
-	}
+#define BEFORE(call) AT_FUNCTION(before_##call, "fentry", call)
+#define AFTER(call) AT_FUNCTION(after_##call, "fexit", call)
 
 BEFORE(mmap)
 BEFORE(brk)
@@ -120,30 +110,36 @@ AFTER(mlock2)
 AFTER(mlockall)
 AFTER(write)
 
-struct no_programs before_nowhere SEC(".maps"), after_nowhere SEC(".maps");
-
-/* Of any function in BEFORE: the kernel permits tail calls between functions of the same type. */
-REENTRANT("fentry/" SYSCALL_FUNCTION "mmap", any_before, before_nowhere)
-{
-	syscall_begins(SYSCALL_NR((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf())));
-}
-
-/* Of any function in AFTER. The tail call rules out a private stack, as in REENTRANT. */
-SEC("fexit/" SYSCALL_FUNCTION "mmap")
-int any_after(__u64 *ctx)
-{
-	/* After the only argument, the function's value. */
-	if (syscall_returns(ctx[1])) {
-		bpf_tail_call(ctx, &after_range_walker, 0);
-		count_loss(LOSS_STACK_TABLE);
+/*
+ * The programs with the work. The kernel permits tail calls between functions of the same BTF prototype (28ead3eaabc1
+ * "bpf: Prevent tail call between progs attached to different hooks", 6.12 and stable series). The prototypes of system
+ * calls differ in the name of the parameter: `regs`, and `__unused` for calls without arguments and for some of those
+ * that a configuration can omit. So there is one set for each.
+ */
+#define WORK(name, function)                                                                                  \
+	struct no_programs name##_walk SEC(".maps"), name##_before_ends SEC(".maps"), name##_ends SEC(".maps"); \
+	REENTRANT("fentry/" function, name##_before, name##_before_ends)                      \
+	{                                                                                                   \
+		syscall_begins(SYSCALL_NR((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf()))); \
+	}                                                                                                   \
+	/* The tail call rules out a private stack, as in REENTRANT. */                                     \
+	SEC("fexit/" function)                                                                              \
+	int name##_after(__u64 *ctx)                                                                        \
+	{                                                                                                   \
+		/* The value follows the only argument. */                                                  \
+		if (syscall_returns(ctx[1])) {                                                              \
+			bpf_tail_call(ctx, &name##_walk, 0);                                                \
+			count_loss(LOSS_STACK_TABLE);                                                       \
+		}                                                                                           \
+		return 0;                                                                                   \
+	}                                                                                                   \
+	REENTRANT("fexit/" function, name##_after_range, name##_ends)                         \
+	{                                                                                                   \
+		take_range();                                                                               \
 	}
-	return 0;
-}
 
-REENTRANT("fexit/" SYSCALL_FUNCTION "mmap", any_after_range, after_nowhere)
-{
-	take_range();
-}
+WORK(regs, SYSCALL_FUNCTION "mmap")
+WORK(unused, "__do_sys_getppid") /* 64-bit ARM has no such function, and does not load these. */
 
 /* ---- Tracepoints. ---- */
 

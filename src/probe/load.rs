@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut, RingBuffer, RingBufferBuilder,
+};
 
 use super::config::{ProbeConfig, Stacks};
 use super::fault_events::FaultEvents;
@@ -328,12 +330,14 @@ fn attach_sources(
 }
 
 pub(super) fn attach(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
-    let program = skel
-        .object()
-        .progs_mut()
-        .find(|p| p.name() == name)
-        .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))?;
-    program
+    program(skel, name)?
         .attach()
         .with_context(|| format!("cannot attach the BPF program {name}"))
+}
+
+pub(super) fn program<'a>(skel: &'a MemprofSkel<'static>, name: &str) -> Result<ProgramMut<'a>> {
+    let mut programs = skel.object().progs_mut();
+    programs
+        .find(|p| p.name() == name)
+        .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))
 }

@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
-use anyhow::{Context, Result};
-use libbpf_rs::{Link, libbpf_sys};
+use anyhow::{Result, anyhow};
+use libbpf_rs::skel::Skel;
+use libbpf_rs::{Link, Map, MapCore, libbpf_sys};
 
 use super::{ENTERS, RETURNS};
-use crate::probe::load::{attach, set_program};
+use crate::probe::load::{attach, program, set_program};
 use crate::probe::wire::MemprofSkel;
 use memprof_sys::close_later::close_later;
 
@@ -17,6 +18,9 @@ const PREEMPTION: &str = "/sys/kernel/debug/sched/preempt";
 /// The hook of the returns of `write`, attached on demand.
 const AFTER_WRITE: &str = "after_write";
 
+/// The sets of programs with the work: for each prototype of system calls in the kernel's BTF.
+const WORK: [&str; 2] = ["regs", "unused"];
+
 /// The programs at the functions.
 fn at_functions() -> impl Iterator<Item = String> {
     let before = ENTERS.iter().map(|call| format!("before_{call}"));
@@ -25,8 +29,12 @@ fn at_functions() -> impl Iterator<Item = String> {
 
 /// All programs of these hooks.
 pub(super) fn programs() -> Vec<String> {
-    let others = [AFTER_WRITE, "any_before", "any_after", "any_after_range"];
-    at_functions().chain(others.map(str::to_owned)).collect()
+    let work = WORK.into_iter().flat_map(|set| {
+        let parts = ["before", "after", "after_range"];
+        parts.map(|part| format!("{set}_{part}"))
+    });
+    let on_demand = [AFTER_WRITE.to_owned()];
+    at_functions().chain(on_demand).chain(work).collect()
 }
 
 /// Checks whether the kernel would run such programs, and at each call. Does not attach one, because that takes long to detach.
@@ -78,16 +86,16 @@ pub(in crate::probe) struct TrampolineHooks {
 impl TrampolineHooks {
     /// Attaches the programs to the functions of the system calls.
     pub(in crate::probe) fn attach(skel: &MemprofSkel<'static>) -> Result<TrampolineHooks> {
-        let (maps, progs) = (&skel.maps, &skel.progs);
-        set_program(&maps.before_followed, progs.any_before.as_fd())?;
-        set_program(&maps.after_followed, progs.any_after.as_fd())?;
-        set_program(&maps.after_range_walker, progs.any_after_range.as_fd())?;
+        for set in WORK {
+            let walk = program(skel, &format!("{set}_after_range"))?;
+            set_program(&map(skel, &format!("{set}_walk"))?, walk.as_fd())?;
+        }
         let mut hooks = TrampolineHooks {
             links: Vec::new(),
             sees_writes: false,
         };
         for name in at_functions() {
-            hooks.links.push(attach(skel, &name)?);
+            hooks.links.push(attach_with_work(skel, &name)?);
         }
         Ok(hooks)
     }
@@ -98,10 +106,28 @@ impl TrampolineHooks {
 
     pub(super) fn see_writes(&mut self, skel: &MemprofSkel<'static>) -> Result<()> {
         self.sees_writes = true;
-        let link = attach(skel, AFTER_WRITE).context("cannot attach to the system call write")?;
-        self.links.push(link);
+        self.links.push(attach_with_work(skel, AFTER_WRITE)?);
         Ok(())
     }
+}
+
+/// Attaches a program at a function. It calls the set with its prototype: the kernel refuses the other one as invalid.
+fn attach_with_work(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
+    let next = map(skel, &format!("{name}_next"))?;
+    let (part, _) = name.split_once('_').unwrap_or_default();
+    let mut set = Err(anyhow!("the BPF program {name} has no work to do"));
+    for prototype in WORK {
+        let work = program(skel, &format!("{prototype}_{part}"))?;
+        set = set.or_else(|_| set_program(&next, work.as_fd()));
+    }
+    set?;
+    attach(skel, name)
+}
+
+fn map<'a>(skel: &'a MemprofSkel<'static>, name: &str) -> Result<Map<'a>> {
+    let mut maps = skel.object().maps();
+    maps.find(|map| map.name() == name)
+        .ok_or_else(|| anyhow!("memprof has no BPF map {name}"))
 }
 
 impl Drop for TrampolineHooks {
