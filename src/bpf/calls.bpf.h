@@ -77,16 +77,16 @@ REENTRANT("kretprobe.multi", calls_take_range, after_range)
 /* ---- fentry and fexit: a small program for each function, and a tail call for followed processes. ---- */
 
 /* `NAME_next` is for a program with the work; user space writes it. */
-#define AT_FUNCTION(name, type, call)                                         \
-	struct no_programs name##_next SEC(".maps");                          \
-	SEC(type "/" SYSCALL_FUNCTION #call)                                  \
-	int name(void *ctx)                                                   \
-	{                                                                     \
-		if (task_may_be_followed(bpf_get_current_task_btf())) {       \
-			bpf_tail_call(ctx, &name##_next, 0);                  \
-			count_loss(LOSS_RING_RANGE);                          \
-		}                                                             \
-		return 0;                                                     \
+#define AT_FUNCTION(name, type, call)                                   \
+	struct no_programs name##_next SEC(".maps");                    \
+	SEC(type "/" SYSCALL_FUNCTION #call)                            \
+	int name(void *ctx)                                             \
+	{                                                               \
+		if (task_may_be_followed(bpf_get_current_task_btf())) { \
+			bpf_tail_call(ctx, &name##_next, 0);            \
+			count_loss(LOSS_RING_RANGE);                    \
+		}                                                       \
+		return 0;                                               \
 	}
 #define BEFORE(call) AT_FUNCTION(before_##call, "fentry", call)
 #define AFTER(call) AT_FUNCTION(after_##call, "fexit", call)
@@ -116,30 +116,30 @@ AFTER(write)
  * calls differ in the name of the parameter: `regs`, and `__unused` for calls without arguments and for some of those
  * that a configuration can omit. So there is one set for each.
  */
-#define WORK(name, function)                                                                                  \
+#define WORK(name, function)                                                                                    \
 	struct no_programs name##_walk SEC(".maps"), name##_before_ends SEC(".maps"), name##_ends SEC(".maps"); \
-	REENTRANT("fentry/" function, name##_before, name##_before_ends)                      \
-	{                                                                                                   \
-		syscall_begins(SYSCALL_NR((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf()))); \
-	}                                                                                                   \
-	/* The tail call rules out a private stack, as in REENTRANT. */                                     \
-	SEC("fexit/" function)                                                                              \
-	int name##_after(__u64 *ctx)                                                                        \
-	{                                                                                                   \
-		/* The value follows the only argument. */                                                  \
-		if (syscall_returns(ctx[1])) {                                                              \
-			bpf_tail_call(ctx, &name##_walk, 0);                                                \
-			count_loss(LOSS_STACK_TABLE);                                                       \
-		}                                                                                           \
-		return 0;                                                                                   \
-	}                                                                                                   \
-	REENTRANT("fexit/" function, name##_after_range, name##_ends)                         \
-	{                                                                                                   \
-		take_range();                                                                               \
+	REENTRANT("fentry/" function, name##_before, name##_before_ends)                                        \
+	{                                                                                                       \
+		syscall_begins(SYSCALL_NR((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf())));     \
+	}                                                                                                       \
+	/* The tail call rules out a private stack, as in REENTRANT. */                                         \
+	SEC("fexit/" function)                                                                                  \
+	int name##_after(__u64 *ctx)                                                                            \
+	{                                                                                                       \
+		/* The value follows the only argument. */                                                      \
+		if (syscall_returns(ctx[1])) {                                                                  \
+			bpf_tail_call(ctx, &name##_walk, 0);                                                    \
+			count_loss(LOSS_STACK_TABLE);                                                           \
+		}                                                                                               \
+		return 0;                                                                                       \
+	}                                                                                                       \
+	REENTRANT("fexit/" function, name##_after_range, name##_ends)                                           \
+	{                                                                                                       \
+		take_range();                                                                                   \
 	}
 
 WORK(regs, SYSCALL_FUNCTION "mmap")
-WORK(unused, "__do_sys_getppid") /* 64-bit ARM has no such function, and does not load these. */
+WORK(unused, SYSCALL_FUNCTION_UNUSED)
 
 /* ---- Tracepoints. ---- */
 
