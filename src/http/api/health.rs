@@ -91,9 +91,10 @@ struct Fill {
 #[derive(JsonSchema, Serialize)]
 struct Hooks {
     /// System calls: `functions`, at the functions of those that change memory (`kprobe.multi`), `trampolines`, at the
-    /// same functions (fentry and fexit), or `tracepoints`, at all system calls, which costs every process on the machine. Page faults: `tracepoints`, at the kernel's; where it has none (64-bit ARM),
-    /// `thread_events`, at the software event of the threads of the process, or `processor_events`, at the one of all
-    /// processors, which costs every process on the machine.
+    /// same functions (fentry and fexit), or `tracepoints`, at all system calls, which costs every process on the machine.
+    /// Page faults: `tracepoints`, at the kernel's; where it has none (64-bit ARM), `thread_events`, at the software event
+    /// of the threads of the process, or `processor_events`, at the one of all processors, which costs every process on the
+    /// machine.
     #[schemars(extend("enum" = ["functions", "trampolines", "tracepoints", "thread_events", "processor_events"]))]
     at: &'static str,
     /// Why the hooks slow down every process; `null` if they do not.
