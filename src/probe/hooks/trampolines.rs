@@ -133,7 +133,9 @@ fn map<'a>(skel: &'a MemprofSkel<'static>, name: &str) -> Result<Map<'a>> {
 impl Drop for TrampolineHooks {
     fn drop(&mut self) {
         let links = self.links.iter().map(|link| link.as_fd().as_raw_fd());
-        close_later(links.collect());
+        let other = close_later(links.collect());
+        self.links.clear();
+        drop(other);
     }
 }
 
