@@ -45,6 +45,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result};
+use libbpf_rs::skel::Skel;
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
@@ -311,15 +312,18 @@ impl Probe {
 
     /// Number of system calls, of any process, that the kernel did not report to the probe.
     fn missed_calls(&self) -> u64 {
-        let progs = &self.skel.progs;
-        let (begin, returns) = match self.syscall_hooks {
-            SyscallHooks::Functions => (progs.calls_begin.as_fd(), progs.calls_return.as_fd()),
-            SyscallHooks::Tracepoints(_) => {
-                (progs.syscall_enter.as_fd(), progs.syscall_exit.as_fd())
-            }
-        };
         let by_links = self.functions.as_ref().map_or(0, FunctionHooks::missed);
-        by_links + hooks::skipped(begin) + hooks::skipped(returns)
+        let names = self.syscall_hooks.programs();
+        let hooks = self.skel.object().progs().filter(|program| {
+            let mut names = names.iter();
+            program.autoload() && names.any(|name| program.name() == name.as_str())
+        });
+        by_links + hooks.map(|p| hooks::skipped(p.as_fd())).sum::<u64>()
+    }
+
+    /// Detaches from the functions of system calls, in the background if that takes long.
+    pub fn detach_from_functions(&mut self) {
+        self.functions = None;
     }
 
     /// Number of address-space events that did not reach user space.

@@ -3,7 +3,7 @@
 # missing, and that the network recorder works.
 #
 #   tests/vm.sh [SERIES…]      (default: 5.10 6.1 newest arm64-6.1, with some of the scenarios; all of them with a SERIES)
-#   tests/vm.sh all            (6.12, arm64-6.12, arm64-run-6.1 and arm64-run-6.12 besides, and the scenarios with both kinds
+#   tests/vm.sh all            (6.12, arm64-6.12, arm64-run-6.1 and arm64-run-6.12 besides, and the scenarios with all kinds
 #                          of hooks of system calls)
 #
 # On 64-bit ARM, arm64-6.1 and arm64-6.12 check the BPF programs alone (tests/vm/arm64): all of them are loaded, those whose hooks

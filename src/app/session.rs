@@ -39,6 +39,7 @@ use crate::collect::{CollectorHandle, ProviderError};
 use crate::export::push::{PushHandle, Pusher};
 use crate::http::api::{Api, ApiOptions, Provider};
 use crate::http::server::{self, Listen, Listener, ServerOptions, Token};
+use crate::probe::SyscallHooks;
 use crate::probe::event::MarkSet;
 use crate::probe::source::resident_pages::OOM_HOOK;
 use crate::tui;
@@ -335,8 +336,10 @@ impl Session<'_> {
 
     /// Detaches from the target and ends the threads.
     fn end(&mut self) {
-        if self.config.heap.is_some() {
-            // If memprof exited first, the kernel would detach at an arbitrary time afterwards.
+        // Only the collector has another process detach in the background.
+        let takes_long = self.reports.syscall_hooks() == Some(SyscallHooks::Trampolines);
+        if self.config.heap.is_some() || takes_long {
+            // If memprof exited first, the kernel would detach from samplers at an arbitrary time afterwards.
             let _ = self.collecting.wait_for(DETACH, Command::Detach);
         }
         let _ = self.collecting.send(Command::Stop);

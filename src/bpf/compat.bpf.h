@@ -88,8 +88,10 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 	return BPF_CORE_READ(v66, i_mtime.tv_sec) * 1000000000ull + BPF_CORE_READ(v66, i_mtime.tv_nsec);
 }
 
-/* System calls that change address spaces, their arguments, and the number of the current call. */
+/* System calls that change address spaces, their functions and arguments, and the number of the current call. */
 #if defined(bpf_target_x86)
+#define SYSCALL_FUNCTION "__x64_sys_"
+#define SYSCALL_FUNCTION_UNUSED "__do_sys_getppid"
 #define SYSCALL_WRITE 1
 #define SYSCALL_MMAP 9
 #define SYSCALL_MPROTECT 10
@@ -112,6 +114,8 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define SYSCALL_ARG5(r) ((r)->r8)
 #define TS_COMPAT 2
 #elif defined(bpf_target_arm64)
+#define SYSCALL_FUNCTION "__arm64_sys_"
+#define SYSCALL_FUNCTION_UNUSED "__arm64_sys_getppid"
 #define SYSCALL_WRITE 64
 #define SYSCALL_EXIT_GROUP 94
 #define SYSCALL_BRK 214

@@ -102,7 +102,8 @@ pub enum Command {
     StopCounting(SyncSender<Option<SeenCalls>>),
     /// Report processes that the out-of-memory killer has chosen, even if they have not ended.
     ReportVictims(SyncSender<()>),
-    /// Detach from samplers. Until the reply, the kernel may change the samplers' processes.
+    /// Detach from samplers, and from the functions of system calls. Until the reply, the kernel may change the samplers'
+    /// processes.
     Detach(SyncSender<()>),
     /// End the thread.
     Stop,
@@ -340,6 +341,7 @@ impl Collector {
                     }
                     Ok(Command::Detach(done)) => {
                         self.stop_listening();
+                        self.probe.detach_from_functions();
                         let _ = done.send(());
                     }
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,

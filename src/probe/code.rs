@@ -1,7 +1,6 @@
 //! JIT code in the probe: code generations, so that stacks through replaced code are different stacks.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result};
@@ -28,7 +27,7 @@ impl Probe {
             return Ok(());
         };
         functions
-            .see_writes(self.skel.progs.calls_return.as_fd())
+            .see_writes(&self.skel)
             .context("names of JIT code may be those of other code that was at the same address")?;
         // Code that was named before may have been replaced.
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {

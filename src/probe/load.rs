@@ -9,13 +9,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut, RingBuffer, RingBufferBuilder,
+};
 
 use super::config::{ProbeConfig, Stacks};
 use super::fault_events::FaultEvents;
 use super::faults::FaultHooks;
+use super::hooks::{FunctionHooks, MultiHooks, TrampolineHooks};
 use super::stacks::StackSlots;
-use super::{FunctionHooks, Inbox, Missing, Probe, SyscallHooks, exact, sizes};
+use super::{Inbox, Missing, Probe, SyscallHooks, exact, sizes};
 use crate::probe::source::{SOURCES, Source};
 use crate::probe::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 use memprof_sys::residency::page_size;
@@ -102,7 +105,7 @@ impl Probe {
                 leave_out_programs(&mut open, source.at_faults);
             }
         }
-        leave_out_programs(&mut open, syscall_hooks.other_programs());
+        leave_out_programs(&mut open, &syscall_hooks.other_programs());
         let fault_hooks = FaultHooks::choose()?;
         leave_out_programs(&mut open, fault_hooks.other_programs());
         // The program that does the pending work of others (`src/bpf/pending.bpf.h`).
@@ -113,14 +116,19 @@ impl Probe {
         if config.stacks == Stacks::Off {
             leave_out_programs(&mut open, fault_hooks.programs());
         }
-        let skel = open.load().context(
+        let loaded = open.load().context(
             "cannot load memprof's BPF program into the kernel (run `memprof doctor` to see what is missing)",
-        )?;
+        );
+        let skel = match syscall_hooks {
+            // The kernel's BTF may lack one of the functions.
+            SyscallHooks::Trampolines => loaded.map_err(Failure::Functions)?,
+            _ => loaded?,
+        };
         let walker = match walks {
             true => &skel.progs.fault_user,
             false => &skel.progs.walk_pending,
         };
-        set_walker(&skel.maps.walker, walker.as_fd())?;
+        set_program(&skel.maps.walker, walker.as_fd())?;
         let (mut links, missing) = attach_sources(&skel, config)?;
         if config.stacks != Stacks::Off {
             attach_to_faults(&skel, fault_hooks, &mut links)?;
@@ -128,9 +136,13 @@ impl Probe {
         let sees_faults = (config.stacks != Stacks::Off).then_some(fault_hooks);
         let functions = match syscall_hooks {
             SyscallHooks::Functions => Some(attach_functions(&skel).map_err(Failure::Functions)?),
+            SyscallHooks::Trampolines => {
+                let hooks = TrampolineHooks::attach(&skel).map_err(Failure::Functions)?;
+                Some(FunctionHooks::Trampolines(hooks))
+            }
             SyscallHooks::Tracepoints(_) => {
                 for name in syscall_hooks.programs() {
-                    links.push(attach(&skel, name)?);
+                    links.push(attach(&skel, &name)?);
                 }
                 None
             }
@@ -210,16 +222,17 @@ fn attach_to_faults(
 }
 
 /// Sets the program that a tail call through this map reaches.
-fn set_walker(map: &impl MapCore, program: BorrowedFd<'_>) -> Result<()> {
+pub(super) fn set_program(map: &impl MapCore, program: BorrowedFd<'_>) -> Result<()> {
     let program = program.as_raw_fd().to_ne_bytes();
     map.update(&0u32.to_ne_bytes(), &program, MapFlags::ANY)
         .with_context(|| format!("cannot write the BPF map {}", map.name().display()))
 }
 
 fn attach_functions(skel: &MemprofSkel<'static>) -> Result<FunctionHooks> {
-    set_walker(&skel.maps.range_walker, skel.progs.calls_take_range.as_fd())?;
+    set_program(&skel.maps.range_walker, skel.progs.calls_take_range.as_fd())?;
     let progs = &skel.progs;
-    FunctionHooks::attach(progs.calls_begin.as_fd(), progs.calls_return.as_fd())
+    let hooks = MultiHooks::attach(progs.calls_begin.as_fd(), progs.calls_return.as_fd())?;
+    Ok(FunctionHooks::Multi(hooks))
 }
 
 fn wanted_bytes(config: &ProbeConfig) -> impl Iterator<Item = u8> {
@@ -287,9 +300,9 @@ fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source) -> Result<()>
     Ok(())
 }
 
-fn leave_out_programs(open: &mut OpenMemprofSkel<'static>, names: &[&str]) {
+fn leave_out_programs(open: &mut OpenMemprofSkel<'static>, names: &[impl AsRef<str>]) {
     for mut program in open.open_object_mut().progs_mut() {
-        if names.iter().any(|name| program.name() == *name) {
+        if names.iter().any(|name| program.name() == name.as_ref()) {
             program.set_autoload(false);
         }
     }
@@ -316,13 +329,15 @@ fn attach_sources(
     Ok((links, missing))
 }
 
-fn attach(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
-    let program = skel
-        .object()
-        .progs_mut()
-        .find(|p| p.name() == name)
-        .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))?;
-    program
+pub(super) fn attach(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
+    program(skel, name)?
         .attach()
         .with_context(|| format!("cannot attach the BPF program {name}"))
+}
+
+pub(super) fn program<'a>(skel: &'a MemprofSkel<'static>, name: &str) -> Result<ProgramMut<'a>> {
+    let mut programs = skel.object().progs_mut();
+    programs
+        .find(|p| p.name() == name)
+        .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))
 }

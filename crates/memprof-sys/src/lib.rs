@@ -13,6 +13,7 @@ mod skip;
 pub mod allocator;
 pub mod breakdown;
 pub mod clock;
+pub mod close_later;
 pub mod file_id;
 pub mod freeze;
 pub mod http_client;

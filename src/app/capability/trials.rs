@@ -99,6 +99,10 @@ pub(super) fn syscall_hooks(facts: &Facts) -> Option<Check> {
             name,
             "seen at the functions of those that change memory (kprobe.multi)",
         ),
+        SyscallHooks::Trampolines => Check::ok(
+            name,
+            "seen at the functions of those that change memory (fentry and fexit)",
+        ),
         SyscallHooks::Tracepoints(why) => Check::not_ok(
             Status::Degraded,
             name,

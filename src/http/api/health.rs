@@ -90,11 +90,12 @@ struct Fill {
 /// Where the probe sees system calls or page faults.
 #[derive(JsonSchema, Serialize)]
 struct Hooks {
-    /// System calls: `functions`, at the functions that change memory, or `tracepoints`, at all system calls, which costs
-    /// every process on the machine. Page faults: `tracepoints`, at the kernel's; where it has none (64-bit ARM),
-    /// `thread_events`, at the software event of the threads of the process, or `processor_events`, at the one of all
-    /// processors, which costs every process on the machine.
-    #[schemars(extend("enum" = ["functions", "tracepoints", "thread_events", "processor_events"]))]
+    /// System calls: `functions`, at the functions of those that change memory (`kprobe.multi`), `trampolines`, at the
+    /// same functions (fentry and fexit), or `tracepoints`, at all system calls, which costs every process on the machine.
+    /// Page faults: `tracepoints`, at the kernel's; where it has none (64-bit ARM), `thread_events`, at the software event
+    /// of the threads of the process, or `processor_events`, at the one of all processors, which costs every process on the
+    /// machine.
+    #[schemars(extend("enum" = ["functions", "trampolines", "tracepoints", "thread_events", "processor_events"]))]
     at: &'static str,
     /// Why the hooks slow down every process; `null` if they do not.
     why: Option<String>,
@@ -152,6 +153,10 @@ fn hooks(hooks: SyscallHooks) -> Hooks {
     match hooks {
         SyscallHooks::Functions => Hooks {
             at: "functions",
+            why: None,
+        },
+        SyscallHooks::Trampolines => Hooks {
+            at: "trampolines",
             why: None,
         },
         SyscallHooks::Tracepoints(why) => Hooks {

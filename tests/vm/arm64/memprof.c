@@ -267,6 +267,11 @@ static struct bpf_link *attach_to_faults(struct bpf_program *program)
 	return event < 0 ? NULL : bpf_program__attach_perf_event(program, event);
 }
 
+static int is_at_function(const char *section)
+{
+	return !strncmp(section, "fentry/", 7) || !strncmp(section, "fexit/", 6);
+}
+
 static struct bpf_link *attach(struct bpf_program *program)
 {
 	LIBBPF_OPTS(bpf_uprobe_opts, at, .func_name = "probed");
@@ -296,8 +301,8 @@ const char *check_memprof(void)
 			continue;
 		if (!without_hook && !strcmp(section, "perf_event"))
 			continue;
-		/* memprof runs these itself, or another program tail-calls them. */
-		if (!strcmp(section, "raw_tp") || strstr(section, "probe.multi"))
+		/* memprof runs these itself, another program tail-calls them, or memprof does not use them on 64-bit ARM. */
+		if (!strcmp(section, "raw_tp") || strstr(section, "probe.multi") || is_at_function(section))
 			continue;
 		if (!attach(program))
 			fail("%s cannot be attached", section);
