@@ -171,7 +171,8 @@ mod tests {
                 .filter_map(|line| line.strip_prefix(&start)?.strip_suffix(')'));
             let mut named: Vec<&str> = named.filter(|call| *call != "write").collect();
             let mut calls = calls.to_vec();
-            (named.sort_unstable(), calls.sort_unstable());
+            named.sort_unstable();
+            calls.sort_unstable();
             assert_eq!(named, calls, "{kind}");
         }
     }
