@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each benchmark uses its own part")]
 
 pub mod counters;
+pub mod group;
 pub mod pairs;
 pub mod profiler;
 pub mod times;

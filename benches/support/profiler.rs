@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{PATIENCE, exchange};
+use super::{PATIENCE, exchange, milliseconds};
 
 /// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
 pub const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
@@ -26,17 +26,22 @@ pub struct Profiler {
 impl Profiler {
     /// Attaches memprof to this process; returns once it is attached.
     pub fn attach(pid: u32, args: &[&str]) -> Result<Profiler> {
-        Self::spawn(pid, &[&["--listen", "127.0.0.1:0"], args].concat())
+        Self::follow(&["--pid", &pid.to_string()], args)
+    }
+
+    /// Starts a memprof that follows what these words select; returns once it follows a process.
+    pub fn follow(selector: &[&str], args: &[&str]) -> Result<Profiler> {
+        Self::spawn(&[selector, &["--listen", "127.0.0.1:0"], args].concat())
     }
 
     /// Attaches a memprof that serves no HTTP.
     pub fn attach_alone(pid: u32, args: &[&str]) -> Result<Profiler> {
-        Self::spawn(pid, &[&["--no-server"], args].concat())
+        let pid = pid.to_string();
+        Self::spawn(&[&["--pid", &pid, "--no-server"], args].concat())
     }
 
-    fn spawn(pid: u32, args: &[&str]) -> Result<Profiler> {
+    fn spawn(args: &[&str]) -> Result<Profiler> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memprof"))
-            .args(["--pid", &pid.to_string()])
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -80,6 +85,13 @@ impl Profiler {
         std::thread::sleep(Duration::from_millis(60));
     }
 
+    /// Has memprof make its first report, which reads what later ones know, and waits until that has ended.
+    pub fn settle(&self) -> Result<()> {
+        self.short("total")?;
+        std::thread::sleep(Duration::from_millis(500));
+        self.short("total").map(drop)
+    }
+
     /// A number of the short report, in KiB.
     pub fn short(&self, key: &str) -> Result<u64> {
         let body = self.get("/v1/tree?short=true")?;
@@ -105,6 +117,14 @@ impl Profiler {
         Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
 
+    /// Runs `work`; returns its time and memprof's CPU time in it, in ms.
+    pub fn times(&self, work: impl FnOnce() -> Result<()>) -> Result<(f64, f64)> {
+        let before = self.cpu_time()?;
+        let time = milliseconds(work)?;
+        let used = self.cpu_time()?.saturating_sub(before);
+        Ok((time, used.as_secs_f64() * 1e3))
+    }
+
     /// A field of `/proc/PID/smaps_rollup`, in KiB.
     pub fn rollup(&self, field: &str) -> Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid()))?;
@@ -116,7 +136,14 @@ impl Profiler {
     }
 
     /// Ends memprof with SIGINT; fails unless it ends successfully and its summary reports no losses.
-    pub fn end(mut self) -> Result<()> {
+    pub fn end(self) -> Result<()> {
+        let losses = self.end_with_losses()?;
+        ensure!(losses.is_empty(), "memprof reports losses: {losses:?}");
+        Ok(())
+    }
+
+    /// Ends memprof with SIGINT; returns the losses that its summary reports. Fails unless it ends successfully.
+    pub fn end_with_losses(mut self) -> Result<Vec<String>> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
         let start = Instant::now();
         let status = loop {
@@ -137,9 +164,7 @@ impl Profiler {
         );
         let mut summary = String::new();
         self.stdout.read_to_string(&mut summary)?;
-        let losses = losses(&summary)?;
-        ensure!(losses.is_empty(), "memprof reports losses: {losses:?}");
-        Ok(())
+        losses(&summary)
     }
 }
 
