@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::curve::{Curves, points};
 use crate::support::Bench;
 use crate::support::counters::{bpf_memory, held};
-use crate::support::pairs::{is_short, median};
+use crate::support::pairs::median;
 use crate::support::profiler::Profiler;
 use crate::target::{MIB, rounds};
 
@@ -20,7 +20,6 @@ pub fn followed(bench: &Bench) -> Result<()> {
         "memprof, MiB",
         "BPF maps, MiB",
     ];
-    let idle = Duration::from_secs(if is_short() { 1 } else { 5 });
     let mut curves = Curves::new("processes", &COLUMNS);
     for n in points([1, 10, 100, 1_000]) {
         let mut workload = bench.start("crowd", &["--processes", &n.to_string()])?;
@@ -28,10 +27,7 @@ pub fn followed(bench: &Bench) -> Result<()> {
         workload.go()?;
         let (_, first) = memprof.times(|| memprof.short("total").map(drop))?;
         memprof.settle()?;
-        let (time, cpu) = memprof.times(|| {
-            std::thread::sleep(idle);
-            Ok(())
-        })?;
+        let idle_share = memprof.idle_share(Duration::from_secs(5))?;
         let (mut reports, mut used) = (Vec::new(), Vec::new());
         for _ in 0..rounds() {
             memprof.age();
@@ -41,7 +37,6 @@ pub fn followed(bench: &Bench) -> Result<()> {
         }
         let rss = held(memprof.pid())? as f64 / MIB;
         let maps = bpf_memory(memprof.pid())?.0 as f64 / MIB;
-        let idle_share = 1e3 * cpu / time;
         curves.add(
             n,
             &[idle_share, median(reports), median(used), first, rss, maps],

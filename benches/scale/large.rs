@@ -9,9 +9,8 @@ use memprof_sys::residency::{Method, figures};
 use crate::support::counters::{map_memory, memory_in_pieces_of_4_kib};
 use crate::support::pairs::{Aim, Pairs, is_short, median, verdict};
 use crate::support::{Bench, milliseconds};
-use crate::target::Target;
+use crate::target::{Target, rounds};
 
-const ROUNDS: usize = 7;
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 /// Limit of the target's wait, in ms.
 const STALL: Aim = Aim::AtMost(15.0);
@@ -29,7 +28,7 @@ pub fn large(bench: &Bench) -> Result<()> {
     }
     let before = memory_in_pieces_of_4_kib()?;
     let args = ["--mib", &small.to_string(), "--huge-mib", &huge.to_string()];
-    let mut target = Target::start(bench, &args)?;
+    let mut target = Target::start(bench, &args, &[])?;
     let held = figures::rollup(target.pid)?;
     ensure!(
         held.anonymous >= (small + huge) << 20,
@@ -54,7 +53,7 @@ pub fn times(target: &Target, aim: Aim) -> Result<()> {
     let mut scans = ms("scan", aim);
     let mut pages = ms("scan page by page", Aim::None);
     let mut reports = ms("short report", Aim::None);
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         let rollup = milliseconds(|| target.roll_up())?;
         scans.add(rollup, milliseconds(|| target.scan(Method::Auto))?);
         pages.add(rollup, milliseconds(|| target.scan(Method::Pagemap))?);
@@ -71,7 +70,10 @@ pub fn waits(target: &mut Target) -> Result<()> {
         std::thread::sleep(Duration::from_millis(100));
         Ok(())
     };
-    println!("  longest wait of the target, ms             median    most of {ROUNDS}");
+    println!(
+        "  longest wait of the target, ms             median    most of {}",
+        rounds()
+    );
     longest(target, "left alone", pause, Aim::None)?;
     longest(target, "during a short report", Target::report, STALL)?;
     let by = |method| move |target: &Target| target.scan(method);
@@ -89,7 +91,7 @@ fn longest(
     aim: Aim,
 ) -> Result<()> {
     let mut longest = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         target.memprof.age();
         // Discard the maxima so far.
         target.workload.go()?;

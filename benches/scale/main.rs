@@ -25,11 +25,12 @@ use std::process::ExitCode;
 use support::workload::compile;
 use support::{Bench, Measurement};
 
-const MEASUREMENTS: [Measurement; 10] = [
+const MEASUREMENTS: [Measurement; 11] = [
     ("large", large::large),
     ("threads", threads::threads),
     ("mappings", mappings::mappings),
     ("resident", memory::resident),
+    ("lone", memory::lone),
     ("sparse", memory::sparse),
     ("shared", memory::shared),
     ("spawned", processes::spawned),

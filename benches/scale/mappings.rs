@@ -27,7 +27,7 @@ pub fn mappings(bench: &Bench) -> Result<()> {
         let mut costs = [0.0; COSTS.len()];
         for _ in 0..number(3, 5) {
             let alone = left_alone(bench, &args)?;
-            let mut target = Target::start(bench, &args)?;
+            let mut target = Target::start(bench, &args, &[])?;
             let found = proc_maps::read(target.pid, &mut Classifier::new())?.len();
             ensure!(found >= n, "the workload has {found} mappings");
             pairs.add(alone, target.cost()?);
@@ -41,7 +41,7 @@ pub fn mappings(bench: &Bench) -> Result<()> {
     details.iter().for_each(CostPairs::print);
     if is_full() {
         println!("a target of 10,000 mappings");
-        let mut target = Target::start(bench, &["--mappings", "10000"])?;
+        let mut target = Target::start(bench, &["--mappings", "10000"], &[])?;
         times(&target, Aim::None)?;
         waits(&mut target)?;
         target.end()?;

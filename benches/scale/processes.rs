@@ -21,24 +21,28 @@ enum By {
     All,
 }
 
+const MODES: [(&str, By); 3] = [
+    ("--follow-forks", By::Forks),
+    ("--cgroup", By::Group),
+    ("--all", By::All),
+];
+
 /// `/bin/true` by posix_spawn.
 pub fn spawned(bench: &Bench) -> Result<()> {
-    each(bench, &["--exec"])
+    let modes = if is_short() { &MODES[1..2] } else { &MODES };
+    each(bench, &["--exec"], modes)
 }
 
 /// fork and _exit, without exec.
 pub fn forked(bench: &Bench) -> Result<()> {
-    each(bench, &[])
+    let modes = if is_short() { &MODES[..1] } else { &MODES };
+    each(bench, &[], modes)
 }
 
-fn each(bench: &Bench, args: &[&str]) -> Result<()> {
-    for (name, by) in [
-        ("--follow-forks", By::Forks),
-        ("--cgroup", By::Group),
-        ("--all", By::All),
-    ] {
+fn each(bench: &Bench, args: &[&str], modes: &[(&str, By)]) -> Result<()> {
+    for (name, by) in modes {
         println!("{name}");
-        rates(bench, args, by)?;
+        rates(bench, args, *by)?;
     }
     Ok(())
 }
@@ -104,7 +108,7 @@ fn rates(bench: &Bench, args: &[&str], by: By) -> Result<()> {
 
 /// Starts the processes without and with memprof; `None` if there can be no control group.
 fn round(bench: &Bench, args: &[&str], rate: usize, by: By) -> Result<Option<Round>> {
-    let count = if is_short() { 20 } else { 3 * rate };
+    let count = if is_short() { 5 } else { 3 * rate };
     let [rate, count] = [rate, count].map(|n| n.to_string());
     let args = [&["--rate", &rate, "--count", &count], args].concat();
     let mut alone = bench.start("paced", &args)?;
@@ -129,11 +133,7 @@ fn round(bench: &Bench, args: &[&str], rate: usize, by: By) -> Result<Option<Rou
 fn measure(without: Figures, mut workload: Workload, selector: &[&str]) -> Result<Round> {
     let memprof = Profiler::follow(selector, &[])?;
     memprof.settle()?;
-    let (time, cpu) = memprof.times(|| {
-        std::thread::sleep(Duration::from_secs(1));
-        Ok(())
-    })?;
-    let idle = 1e3 * cpu / time;
+    let idle = memprof.idle_share(Duration::from_secs(1))?;
     let before = held(memprof.pid())? as f64;
     let mut with = Figures::new();
     let (time, cpu) = memprof.times(|| {

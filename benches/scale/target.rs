@@ -19,7 +19,7 @@ pub const MIB: f64 = 1024.0 * 1024.0;
 
 /// Repetitions of each measurement of a target.
 pub fn rounds() -> usize {
-    number(5, 7)
+    number(7, 7)
 }
 
 /// A workload that keeps taking its mmap lock, and a memprof that was attached while it filled its memory.
@@ -45,9 +45,9 @@ pub struct CostPairs {
 }
 
 impl Target {
-    pub fn start(bench: &Bench, args: &[&str]) -> Result<Target> {
+    pub fn start(bench: &Bench, args: &[&str], options: &[&str]) -> Result<Target> {
         let mut workload = bench.start("stall", args)?;
-        let memprof = Profiler::attach(workload.pid(), &[])?;
+        let memprof = Profiler::attach(workload.pid(), options)?;
         let filled = workload.go()?;
         Ok(Target {
             pid: Pid(workload.pid()),
@@ -63,7 +63,8 @@ impl Target {
 
     /// memprof's cost of this target: see `COSTS`.
     pub fn costs(&mut self) -> Result<[f64; COSTS.len()]> {
-        let (mut scans, mut reports, mut cpu, mut waits) = (vec![], vec![], vec![], vec![]);
+        let (mut scans, mut reports, mut cpu) = (vec![], vec![], vec![]);
+        let (mut waits, mut alone) = (vec![], vec![]);
         self.memprof.settle()?;
         for _ in 0..rounds() {
             scans.push(milliseconds(|| self.scan(Method::Auto))?);
@@ -74,12 +75,16 @@ impl Target {
             reports.push(time);
             cpu.push(used);
             waits.push(self.longest_wait()?);
+            // As long as the report took: on a busy machine the target also waits for a processor.
+            std::thread::sleep(Duration::from_secs_f64(time / 1e3));
+            alone.push(self.longest_wait()?);
         }
         Ok([
             median(scans),
             median(reports),
             median(cpu),
             median(waits),
+            median(alone),
             map_memory(self.memprof.pid(), &["pages"])? as f64 / MIB,
             held(self.memprof.pid())? as f64 / MIB,
         ])
@@ -129,11 +134,12 @@ impl Target {
 }
 
 /// The columns of `Target::costs`.
-pub const COSTS: [&str; 6] = [
+pub const COSTS: [&str; 7] = [
     "scan, ms",
     "report, ms",
     "its CPU, ms",
     "target waits, ms",
+    "left alone, ms",
     "ledger, MiB",
     "memprof, MiB",
 ];

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::pairs::is_short;
 use super::{PATIENCE, exchange, milliseconds};
 
 /// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
@@ -85,11 +86,20 @@ impl Profiler {
         std::thread::sleep(Duration::from_millis(60));
     }
 
-    /// Has memprof make its first report, which reads what later ones know, and waits until that has ended.
+    /// Has memprof make its first report, with names: it reads what later ones know. Waits until that has ended.
     pub fn settle(&self) -> Result<()> {
-        self.short("total")?;
-        std::thread::sleep(Duration::from_millis(500));
+        self.get("/v1/tree")?;
+        std::thread::sleep(tried(Duration::from_millis(500)));
         self.short("total").map(drop)
+    }
+
+    /// memprof's CPU time without a request, in ms per second.
+    pub fn idle_share(&self, during: Duration) -> Result<f64> {
+        let (time, cpu) = self.times(|| {
+            std::thread::sleep(tried(during));
+            Ok(())
+        })?;
+        Ok(1e3 * cpu / time)
     }
 
     /// A number of the short report, in KiB.
@@ -174,6 +184,11 @@ impl Drop for Profiler {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A wait, of which a short run takes a tenth.
+fn tried(wait: Duration) -> Duration {
+    if is_short() { wait / 10 } else { wait }
 }
 
 fn lines(stderr: ChildStderr) -> Receiver<String> {
