@@ -24,7 +24,7 @@ use nix::unistd::Pid;
 use skip::skip_named;
 use support::group::Group;
 use support::pairs::{Aim, Pairs, is_full, number};
-use support::profiler::NOT_A_LOSS;
+use support::profiler::losses;
 use support::workload::compile;
 use support::{Bench, Measurement};
 
@@ -128,15 +128,6 @@ fn followed_group(group: &Group, argv: &[&str]) -> Result<(f64, String)> {
     Ok((milliseconds, summary))
 }
 
-/// The rows below `Losses:` of a summary.
-fn losses(summary: &str) -> Vec<String> {
-    let rows = summary.split_once("\nLosses:").map_or("", |(_, rows)| rows);
-    let rows = rows.lines().skip(1).take_while(|l| !l.trim().is_empty());
-    rows.map(|row| row.trim().to_owned())
-        .filter(|row| !row.ends_with(NOT_A_LOSS))
-        .collect()
-}
-
 /// One row: the command without and with memprof.
 fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
     let mut figures = [Pairs::new(name, "ms", aim)];
@@ -153,7 +144,7 @@ fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
             By::Group(group) => (run(group.command(argv))?, followed_group(group, argv)?),
         };
         row.add(without.0, with.0);
-        lost.extend(losses(&with.1));
+        lost.extend(losses(&with.1)?);
         Ok(())
     })?;
     println!("{}", figures[0].row());

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use super::pairs::is_short;
 use super::{PATIENCE, exchange, milliseconds};
 
-/// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
-pub const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
+/// Heads the rows of the summary's losses that are no losses: what memprof leaves out on purpose.
+const NOT_LOSSES: &str = "Not counted,";
 
 /// A memprof that follows its target.
 pub struct Profiler {
@@ -225,7 +225,10 @@ fn attached(said: &Receiver<String>, serves: bool) -> Result<Option<SocketAddr>>
 }
 
 /// The rows below `Losses:` in a summary.
-fn losses(summary: &str) -> Result<Vec<String>> {
+///
+/// # Errors
+/// If there is no such line.
+pub fn losses(summary: &str) -> Result<Vec<String>> {
     let (_, rest) = summary
         .split_once("\nLosses:")
         .context("the summary says nothing of losses")?;
@@ -233,9 +236,7 @@ fn losses(summary: &str) -> Result<Vec<String>> {
     if first.trim() == "none" {
         return Ok(Vec::new());
     }
-    let rows = rows.lines().map(str::trim).take_while(|l| !l.is_empty());
-    Ok(rows
-        .filter(|row| !row.ends_with(NOT_A_LOSS))
-        .map(str::to_owned)
-        .collect())
+    let rows = rows.lines().map(str::trim);
+    let rows = rows.take_while(|row| !row.is_empty() && !row.starts_with(NOT_LOSSES));
+    Ok(rows.map(str::to_owned).collect())
 }
