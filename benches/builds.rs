@@ -9,8 +9,6 @@
 //! memprof's own start and end. Nothing is pinned to a CPU: memprof and the processes share the machine, as
 //! in real use.
 
-#[path = "../tests/common/skip.rs"]
-mod skip;
 mod support;
 
 use std::io::{BufRead, BufReader};
@@ -21,10 +19,10 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use skip::skip_named;
 use support::group::Group;
 use support::pairs::{Aim, Pairs, is_full, number};
 use support::profiler::losses;
+use support::skip::skip_named;
 use support::workload::compile;
 use support::{Bench, Measurement};
 

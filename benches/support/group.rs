@@ -5,8 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-#[path = "../../tests/common/skip.rs"]
-mod skip;
+use super::skip::skip_named;
 
 /// A cgroup v2 group, removed when dropped.
 pub struct Group {
@@ -20,13 +19,13 @@ impl Group {
         let mounts = std::fs::read_to_string("/proc/self/mounts")?;
         let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
         let Some(mount) = lines.find(|l| l.get(2) == Some(&"cgroup2")) else {
-            skip::skip_named(bench, "no cgroup2 is mounted");
+            skip_named(bench, "no cgroup2 is mounted");
             return Ok(None);
         };
         let root = PathBuf::from(mount[1]);
         let dir = root.join(format!("memprof-bench-{}", std::process::id()));
         if let Err(e) = std::fs::create_dir(&dir) {
-            skip::skip_named(bench, format_args!("cannot make {}: {e}", dir.display()));
+            skip_named(bench, format_args!("cannot make {}: {e}", dir.display()));
             return Ok(None);
         }
         Ok(Some(Group { root, dir }))

@@ -6,6 +6,8 @@ pub mod counters;
 pub mod group;
 pub mod pairs;
 pub mod profiler;
+#[path = "../../tests/common/skip.rs"]
+pub mod skip;
 pub mod times;
 pub mod workload;
 
