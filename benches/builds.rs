@@ -9,21 +9,20 @@
 //! memprof's own start and end. Nothing is pinned to a CPU: memprof and the processes share the machine, as
 //! in real use.
 
-#[path = "../tests/common/skip.rs"]
-mod skip;
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use skip::skip_named;
+use support::group::Group;
 use support::pairs::{Aim, Pairs, is_full, number};
-use support::profiler::NOT_A_LOSS;
+use support::profiler::losses;
+use support::skip::skip_named;
 use support::workload::compile;
 use support::{Bench, Measurement};
 
@@ -59,55 +58,6 @@ enum By<'a> {
     Forks,
     /// `--cgroup` with the command in that group. Without memprof the command also runs in the group.
     Group(&'a Group),
-}
-
-/// A cgroup v2 group, removed when dropped.
-struct Group {
-    root: PathBuf,
-    dir: PathBuf,
-}
-
-impl Group {
-    /// Creates a group; `None` if that is not possible.
-    fn new() -> Result<Option<Group>> {
-        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-        let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-        let Some(mount) = lines.find(|l| l.get(2) == Some(&"cgroup2")) else {
-            skip_named("bench builds", "no cgroup2 is mounted");
-            return Ok(None);
-        };
-        let root = PathBuf::from(mount[1]);
-        let dir = root.join(format!("memprof-bench-{}", std::process::id()));
-        if let Err(e) = std::fs::create_dir(&dir) {
-            skip_named(
-                "bench builds",
-                format_args!("cannot make {}: {e}", dir.display()),
-            );
-            return Ok(None);
-        }
-        Ok(Some(Group { root, dir }))
-    }
-
-    fn name(&self) -> Result<String> {
-        Ok(format!("/{}", self.dir.strip_prefix(&self.root)?.display()))
-    }
-
-    /// A command that runs in this group.
-    fn command(&self, argv: &[&str]) -> Command {
-        let mut command = Command::new("sh");
-        let enter = format!(
-            "echo $$ >{}/cgroup.procs && exec \"$@\"",
-            self.dir.display()
-        );
-        command.args(["-c", &enter, "sh"]).args(argv);
-        command
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.dir);
-    }
 }
 
 /// Runs `spawn` to its end; returns the duration of its processes in ms.
@@ -176,15 +126,6 @@ fn followed_group(group: &Group, argv: &[&str]) -> Result<(f64, String)> {
     Ok((milliseconds, summary))
 }
 
-/// The rows below `Losses:` of a summary.
-fn losses(summary: &str) -> Vec<String> {
-    let rows = summary.split_once("\nLosses:").map_or("", |(_, rows)| rows);
-    let rows = rows.lines().skip(1).take_while(|l| !l.trim().is_empty());
-    rows.map(|row| row.trim().to_owned())
-        .filter(|row| !row.ends_with(NOT_A_LOSS))
-        .collect()
-}
-
 /// One row: the command without and with memprof.
 fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
     let mut figures = [Pairs::new(name, "ms", aim)];
@@ -201,7 +142,7 @@ fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
             By::Group(group) => (run(group.command(argv))?, followed_group(group, argv)?),
         };
         row.add(without.0, with.0);
-        lost.extend(losses(&with.1));
+        lost.extend(losses(&with.1)?);
         Ok(())
     })?;
     println!("{}", figures[0].row());
@@ -274,14 +215,14 @@ fn python(bench: &Bench) -> Result<()> {
 }
 
 fn cgroup_gcc(bench: &Bench) -> Result<()> {
-    match Group::new()? {
+    match Group::new("bench builds")? {
         Some(group) => build(bench, By::Group(&group), "cgroup"),
         None => Ok(()),
     }
 }
 
 fn cgroup_true(bench: &Bench) -> Result<()> {
-    match Group::new()? {
+    match Group::new("bench builds")? {
         Some(group) => trues(bench, "posix_spawn", By::Group(&group), "cgroup"),
         None => Ok(()),
     }

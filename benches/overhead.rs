@@ -9,8 +9,6 @@
 //! The exit status is 0 if workloads and memprof worked, nothing was lost, and every page fault of the
 //! workload was counted. A missed aim is printed, but is not a failure.
 
-#[path = "../tests/common/skip.rs"]
-mod skip;
 mod support;
 
 use std::path::Path;
@@ -22,10 +20,10 @@ use nix::sys::statfs::{FsType, statfs};
 
 use memprof_sys::ids::Pid;
 use memprof_sys::residency::figures;
-use skip::skip_named;
 use support::counters::{FaultCounter, bpf_memory};
 use support::pairs::{Aim, Pairs, interleave, is_short, median, number, verdict};
 use support::profiler::Profiler;
+use support::skip::skip_named;
 use support::workload::{Workload, compile, figure};
 use support::{Bench, Cpus, Measurement, milliseconds};
 

@@ -11,8 +11,6 @@
 #[allow(dead_code, reason = "tests ask it for more")]
 #[path = "../tests/common/postgres.rs"]
 mod postgres;
-#[path = "../tests/common/skip.rs"]
-mod skip;
 mod support;
 
 use std::io::Write;
@@ -21,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use skip::skip_named;
 use support::counters::map_memory;
 use support::pairs::{Aim, Pairs, number, verdict};
 use support::profiler::Profiler;
+use support::skip::skip_named;
 use support::workload::compile_without_frame_pointers;
 use support::{Bench, Killed, Measurement, pin};
 

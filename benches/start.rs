@@ -6,8 +6,6 @@
 //!
 //! Wall-clock times: on a shared machine they are too long. Nothing is pinned to a CPU.
 
-#[path = "../tests/common/skip.rs"]
-mod skip;
 mod support;
 
 use std::io::{BufRead, BufReader};
@@ -22,10 +20,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 
-use skip::skip_named;
 use support::counters::programs;
 use support::pairs::{Aim, median, number};
 use support::profiler::Profiler;
+use support::skip::skip_named;
 use support::times::{HEAD, Times};
 use support::workload::compile;
 use support::{Bench, Killed, Measurement, exchange};

@@ -3,8 +3,11 @@
 #![allow(dead_code, reason = "each benchmark uses its own part")]
 
 pub mod counters;
+pub mod group;
 pub mod pairs;
 pub mod profiler;
+#[path = "../../tests/common/skip.rs"]
+pub mod skip;
 pub mod times;
 pub mod workload;
 

@@ -98,6 +98,11 @@ impl Pairs {
         Ok(())
     }
 
+    /// The median of the figures without memprof.
+    pub fn base(&self) -> f64 {
+        median(self.taken.iter().map(|(without, _)| *without).collect())
+    }
+
     /// The median of what memprof adds.
     pub fn added(&self) -> f64 {
         median(self.taken.iter().map(|(a, b)| b - a).collect())
@@ -110,7 +115,7 @@ impl Pairs {
             return format!("{}: no figures", self.name);
         };
         let middle = self.ratio();
-        let without = median(self.taken.iter().map(|(a, _)| *a).collect());
+        let without = self.base();
         let added = self.added();
         let noise = self.noise();
         let mut notes = verdict(middle, self.aim);

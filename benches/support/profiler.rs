@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{PATIENCE, exchange};
+use super::pairs::is_short;
+use super::{PATIENCE, exchange, milliseconds};
 
-/// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
-pub const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
+/// Heads the rows of the summary's losses that are no losses: what memprof leaves out on purpose.
+const NOT_LOSSES: &str = "Not counted,";
 
 /// A memprof that follows its target.
 pub struct Profiler {
@@ -26,17 +27,22 @@ pub struct Profiler {
 impl Profiler {
     /// Attaches memprof to this process; returns once it is attached.
     pub fn attach(pid: u32, args: &[&str]) -> Result<Profiler> {
-        Self::spawn(pid, &[&["--listen", "127.0.0.1:0"], args].concat())
+        Self::follow(&["--pid", &pid.to_string()], args)
+    }
+
+    /// Starts a memprof that follows what these words select; returns once it follows a process.
+    pub fn follow(selector: &[&str], args: &[&str]) -> Result<Profiler> {
+        Self::spawn(&[selector, &["--listen", "127.0.0.1:0"], args].concat())
     }
 
     /// Attaches a memprof that serves no HTTP.
     pub fn attach_alone(pid: u32, args: &[&str]) -> Result<Profiler> {
-        Self::spawn(pid, &[&["--no-server"], args].concat())
+        let pid = pid.to_string();
+        Self::spawn(&[&["--pid", &pid, "--no-server"], args].concat())
     }
 
-    fn spawn(pid: u32, args: &[&str]) -> Result<Profiler> {
+    fn spawn(args: &[&str]) -> Result<Profiler> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memprof"))
-            .args(["--pid", &pid.to_string()])
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -80,6 +86,22 @@ impl Profiler {
         std::thread::sleep(Duration::from_millis(60));
     }
 
+    /// Has memprof make its first report, with names: it reads what later ones know. Waits until that has ended.
+    pub fn settle(&self) -> Result<()> {
+        self.get("/v1/tree")?;
+        std::thread::sleep(tried(Duration::from_millis(500)));
+        self.short("total").map(drop)
+    }
+
+    /// memprof's CPU time without a request, in ms per second.
+    pub fn idle_share(&self, during: Duration) -> Result<f64> {
+        let (time, cpu) = self.times(|| {
+            std::thread::sleep(tried(during));
+            Ok(())
+        })?;
+        Ok(1e3 * cpu / time)
+    }
+
     /// A number of the short report, in KiB.
     pub fn short(&self, key: &str) -> Result<u64> {
         let body = self.get("/v1/tree?short=true")?;
@@ -105,6 +127,14 @@ impl Profiler {
         Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
 
+    /// Runs `work`; returns its time and memprof's CPU time in it, in ms.
+    pub fn times(&self, work: impl FnOnce() -> Result<()>) -> Result<(f64, f64)> {
+        let before = self.cpu_time()?;
+        let time = milliseconds(work)?;
+        let used = self.cpu_time()?.saturating_sub(before);
+        Ok((time, used.as_secs_f64() * 1e3))
+    }
+
     /// A field of `/proc/PID/smaps_rollup`, in KiB.
     pub fn rollup(&self, field: &str) -> Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid()))?;
@@ -116,7 +146,14 @@ impl Profiler {
     }
 
     /// Ends memprof with SIGINT; fails unless it ends successfully and its summary reports no losses.
-    pub fn end(mut self) -> Result<()> {
+    pub fn end(self) -> Result<()> {
+        let losses = self.end_with_losses()?;
+        ensure!(losses.is_empty(), "memprof reports losses: {losses:?}");
+        Ok(())
+    }
+
+    /// Ends memprof with SIGINT; returns the losses that its summary reports. Fails unless it ends successfully.
+    pub fn end_with_losses(mut self) -> Result<Vec<String>> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
         let start = Instant::now();
         let status = loop {
@@ -137,9 +174,7 @@ impl Profiler {
         );
         let mut summary = String::new();
         self.stdout.read_to_string(&mut summary)?;
-        let losses = losses(&summary)?;
-        ensure!(losses.is_empty(), "memprof reports losses: {losses:?}");
-        Ok(())
+        losses(&summary)
     }
 }
 
@@ -149,6 +184,11 @@ impl Drop for Profiler {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A wait, of which a short run takes a tenth.
+fn tried(wait: Duration) -> Duration {
+    if is_short() { wait / 10 } else { wait }
 }
 
 fn lines(stderr: ChildStderr) -> Receiver<String> {
@@ -185,7 +225,10 @@ fn attached(said: &Receiver<String>, serves: bool) -> Result<Option<SocketAddr>>
 }
 
 /// The rows below `Losses:` in a summary.
-fn losses(summary: &str) -> Result<Vec<String>> {
+///
+/// # Errors
+/// If there is no such line.
+pub fn losses(summary: &str) -> Result<Vec<String>> {
     let (_, rest) = summary
         .split_once("\nLosses:")
         .context("the summary says nothing of losses")?;
@@ -193,9 +236,7 @@ fn losses(summary: &str) -> Result<Vec<String>> {
     if first.trim() == "none" {
         return Ok(Vec::new());
     }
-    let rows = rows.lines().map(str::trim).take_while(|l| !l.is_empty());
-    Ok(rows
-        .filter(|row| !row.ends_with(NOT_A_LOSS))
-        .map(str::to_owned)
-        .collect())
+    let rows = rows.lines().map(str::trim);
+    let rows = rows.take_while(|row| !row.is_empty() && !row.starts_with(NOT_LOSSES));
+    Ok(rows.map(str::to_owned).collect())
 }

@@ -6,13 +6,13 @@
 // Build:
 //   cc -O2 -pthread -fno-omit-frame-pointer -fno-optimize-sibling-calls -o touch touch.c
 //
-//   touch [--mib N] [--threads N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]
+//   touch [--mib N] [--threads N] [--cpus N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]
 //
 // Prints one line per repetition, and flushes it:
-//   pages 262144 ns_per_page 512.3 ns_per_page_with_munmap 701.9 faults 262144
+//   pages 262144 ns_per_page 512.3 ns_per_page_with_munmap 701.9 faults 262144 pages_per_s 1398101
 // The first figure is the store loop alone, the second the whole loop: mmap, stores and munmap; both
-// are CPU time, in user space and in the kernel. With --threads N, so many threads do this at once, each on a CPU of
-// its own, whichever CPU the program was given.
+// are CPU time, in user space and in the kernel; pages_per_s is wall-clock time. With --threads N, so many threads do this
+// at once, each on a CPU of its own, whichever CPU the program was given. With --cpus N, they share the first N CPUs.
 // `faults` are the page faults that the kernel counted in the whole loop. Huge pages are off.
 // --start-on-stdin waits for a line on stdin first (so that a profiler can attach), and finally for
 // the end of stdin. --name sets the process name (to run as an unrelated process).
@@ -30,7 +30,7 @@
 static size_t page_size;
 static size_t chunk;
 static size_t rounds;
-static unsigned long depth = 22;
+static unsigned long depth = 22, cpus;
 static uint64_t store_ns;
 
 static long faults_so_far(void)
@@ -86,11 +86,11 @@ static NOINLINE void descend(unsigned frames)
 
 static void *on_cpu(void *number)
 {
-	cpu_set_t cpus;
+	cpu_set_t mask;
 
-	CPU_ZERO(&cpus);
-	CPU_SET((size_t)number, &cpus);
-	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+	CPU_ZERO(&mask);
+	CPU_SET(cpus ? (size_t)number % cpus : (size_t)number, &mask);
+	if (sched_setaffinity(0, sizeof(mask), &mask))
 		die("sched_setaffinity");
 	descend((unsigned)depth);
 	return NULL;
@@ -114,13 +114,13 @@ int main(int argc, char **argv)
 	const char *name = NULL;
 	int wait = 0;
 	const struct option options[] = {
-		{ "--mib", .number = &mib }, { "--threads", .number = &threads }, { "--depth", .number = &depth },
-		{ "--chunk-mib", .number = &chunk_mib }, { "--repeat", .number = &repeat },
+		{ "--mib", .number = &mib }, { "--threads", .number = &threads }, { "--cpus", .number = &cpus },
+		{ "--depth", .number = &depth }, { "--chunk-mib", .number = &chunk_mib }, { "--repeat", .number = &repeat },
 		{ "--name", .text = &name }, { "--start-on-stdin", .flag = &wait }, { 0 },
 	};
 
 	read_options(argc, argv, 1, options,
-		     "touch [--mib N] [--threads N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]");
+		     "touch [--mib N] [--threads N] [--cpus N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]");
 	if (name)
 		prctl(PR_SET_NAME, name);
 	if (mib < chunk_mib || chunk_mib == 0 || chunk_mib > 1024 || repeat == 0) {
@@ -141,7 +141,7 @@ int main(int argc, char **argv)
 		wait_for_line();
 	for (unsigned long i = 0; i < repeat; i++) {
 		long faults = faults_so_far();
-		uint64_t before = cpu_ns(), all;
+		uint64_t before = cpu_ns(), began = wall_ns(), all;
 
 		store_ns = 0;
 		// main, map_touch_unmap and touch_pages are three frames of the chain.
@@ -150,9 +150,11 @@ int main(int argc, char **argv)
 		else
 			descend(depth > 4 ? (unsigned)depth - 4 : 0);
 		all = cpu_ns() - before;
+		began = wall_ns() - began;
 		faults = faults_so_far() - faults;
-		printf("pages %zu ns_per_page %.1f ns_per_page_with_munmap %.1f faults %ld\n", pages,
-		       (double)store_ns / (double)pages, (double)all / (double)pages, faults);
+		printf("pages %zu ns_per_page %.1f ns_per_page_with_munmap %.1f faults %ld pages_per_s %.0f\n", pages,
+		       (double)store_ns / (double)pages, (double)all / (double)pages, faults,
+		       (double)pages * 1e9 / (double)began);
 		fflush(stdout);
 	}
 	if (wait)

@@ -14,6 +14,10 @@ use memprof_sys::ids::MmId;
 
 impl ReadLedger for Probe {
     fn read(&self, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
+        // The kernel walks all buckets, of an empty map, too: of the page cache's, one for each 64 KiB of the machine's memory.
+        if self.bss(ledger.entries) == 0 {
+            return Ok(());
+        }
         let map = self.map_of(ledger);
         let map = map.ok_or_else(|| anyhow!("memprof has no BPF map {}", ledger.map))?;
         each_entry(&map, ledger.batch, each)
