@@ -3,6 +3,8 @@
 # instructions. Unlike times, these counts do not depend on the load of the machine.
 #
 #   benches/instructions.sh [SERIES…]      (default: 6.12 newest)
+#   benches/instructions.sh --programs [SERIES…]
+#                          (what each BPF program takes; the kernel's measurement makes the whole dearer)
 #
 # MEMPROF=PATH measures this memprof, instead of target/release/memprof. The kernels are those of tests/vm.sh. Needs what that
 # needs, and gcc.
@@ -11,6 +13,7 @@
 # the measured process is therefore its number of instructions, in user space and in the kernel; memprof's own threads have their
 # own CPU time.
 set -uo pipefail
+[ -z "${MEMPROF-}" ] || MEMPROF=$(realpath "$MEMPROF") || exit 1
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
@@ -43,14 +46,14 @@ count_on() {
     local series=$1 image nonce=$RANDOM$RANDOM$RANDOM out=$work/out status
     image=$(image_of "$series") || die "$series: there is no image of this kernel"
     : >"$out"
-    boot "$image" "$nonce" - "$out" -machine pc -accel tcg,thread=single -icount shift=0,sleep=off -smp 1 -cpu max,-erms
+    boot "$image" "$nonce" "$wanted" "$out" -machine pc -accel tcg,thread=single -icount shift=0,sleep=off -smp 1 -cpu max,-erms
     tr -d '\r' <"$out" >"$out.text"
     status=$(sed -n "s/^VM-EXIT:$nonce:\([0-9]*\)\$/\1/p" "$out.text")
     [ "$status" = 0 ] || { cat "$out.text" && tail -n 20 "$work/console" "$work/qemu" && die "$series: not measured"; }
-    print_rows <"$out.text"
+    "print_$wanted" <"$out.text"
 }
 
-print_rows() {
+print_counts() {
     awk '
         $1 == "guest" { kernel = $2 }
         $1 == "row" && $2 == "base" { base[$3] = $4 }
@@ -65,6 +68,15 @@ print_rows() {
         }'
 }
 
+# What each of memprof's BPF programs takes of an operation, by the kernel's own measurement of their run time.
+print_programs() {
+    awk '
+        $1 == "guest" { printf "\n| Linux %s | program | runs per operation | instructions per operation | per run |\n|---|---|---|---|---|\n", $2 }
+        $1 == "program" && $2 != "base" { printf "| %s %s | %s | %.2f | %.0f | %.0f |\n", $2, $3, $4, $5, $6, $6 / $5 }'
+}
+
+wanted=counts
+[ "${1-}" != --programs ] || { wanted=programs && shift; }
 [ $# -gt 0 ] || set -- 6.12 newest
 apt_there=true
 prepare_apt amd64 || { apt_there=false && say "cannot reach Debian's archive; using only the kept images"; }

@@ -4,6 +4,8 @@
 # `row NAME PATH MEDIAN LOWEST HIGHEST`, the name of the paths without memprof being `base`, and at the end a line `result: …`.
 # tests/vm/init.sh runs it.
 
+wanted=$1
+
 fail() {
     echo "result: $*"
     cat /tmp/log
@@ -16,7 +18,7 @@ measure() {
     shift
     "$@" </dev/null >/tmp/counts 2>/tmp/log || fail "$name: $* ended with status $?"
     ! grep -q '^Losses:' /tmp/log || grep -q '^Losses: none' /tmp/log || fail "$name: memprof has lost something"
-    sed -n "s/^count /row $name /p" /tmp/counts
+    sed -n "s/^count /row $name /p; s/^program /program $name /p" /tmp/counts
 }
 
 # A process that memprof follows from its first page: followed NAME OPTION… -- PATH….
@@ -29,7 +31,7 @@ followed() {
     done
     shift
     # shellcheck disable=SC2086 # several words
-    measure "$name" memprof --no-server $options -- instructions "$@"
+    measure "$name" memprof --no-server $options -- $workload "$@"
 }
 
 # Starts a memprof that follows a process which sleeps.
@@ -43,9 +45,15 @@ follow_other() {
     done
 }
 
+workload=instructions
+if [ "$wanted" = programs ]; then
+    echo 1 >/proc/sys/kernel/bpf_stats_enabled
+    workload='instructions --programs'
+fi
 measure base instructions touch new-stack getppid
 followed auto -- touch getppid
 followed all --stacks all -- touch new-stack
 follow_other
-measure other instructions touch getppid
+# shellcheck disable=SC2086 # several words
+measure other $workload touch getppid
 echo "result: measured"

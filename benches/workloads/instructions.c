@@ -3,10 +3,11 @@
 // Benchmark workload: counts the instructions of one operation, for each of the given paths, where the processor's
 // clock counts instructions (benches/instructions.sh).
 //
-//   instructions PATH…
+//   instructions [--programs] PATH…
 //
 // Prints one line for each path, the median of ROUNDS rounds, and the lowest and highest of them:
 //   count touch 2731.2 2729.0 2745.1
+// With --programs also one for each BPF program that ran (bpf_programs.h).
 
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "bpf_programs.h"
 #include "workload.h"
 
 enum { PAGE = 4096, PAGES = 4096, WARM = 6, ROUNDS = 9, FRAMES = 18 };
@@ -146,8 +148,9 @@ static double measure(const struct path *path)
 	return (after - before - clock) / (double)path->operations;
 }
 
-static void count(const char *name)
+static void count(const char *name, int programs)
 {
+	static struct runs before, after;
 	double figures[ROUNDS];
 	const struct path *path = paths, *end = paths + sizeof(paths) / sizeof(*paths);
 
@@ -159,8 +162,14 @@ static void count(const char *name)
 	}
 	for (int i = 0; i < WARM; i++)
 		measure(path);
+	if (programs)
+		read_runs(&before);
 	for (int i = 0; i < ROUNDS; i++)
 		figures[i] = measure(path);
+	if (programs) {
+		read_runs(&after);
+		print_runs(name, &before, &after, (double)path->operations * ROUNDS);
+	}
 	qsort(figures, ROUNDS, sizeof(*figures), compare);
 	printf("count %s %.1f %.1f %.1f\n", name, figures[ROUNDS / 2], figures[0], figures[ROUNDS - 1]);
 	fflush(stdout);
@@ -168,9 +177,11 @@ static void count(const char *name)
 
 int main(int argc, char **argv)
 {
+	int programs = argc > 1 && strcmp(argv[1], "--programs") == 0;
+
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");
-	for (int i = 1; i < argc; i++)
-		count(argv[i]);
+	for (int i = 1 + programs; i < argc; i++)
+		count(argv[i], programs);
 	return 0;
 }
