@@ -1,10 +1,15 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
-# In a guest whose clock counts instructions: measures paths without memprof and with it. Prints for each path
-# `row NAME PATH MEDIAN LOWEST HIGHEST`, the name of the paths without memprof being `base`, and at the end a line `result: …`.
-# tests/vm/init.sh runs it.
-
-wanted=$1
+# In a guest whose clock counts instructions: measures paths without memprof and with it (tests/vm/init.sh runs this).
+#
+#   check.sh 'counts|programs [NAME…]'     (of the measurements with memprof, those with these names; all of them without one)
+#
+# Prints for each path `base NAME PATH MEDIAN LOWEST HIGHEST MEMPROF`, without memprof, and `row NAME PATH …`, with it. A path's
+# count depends on what its process did before (a fork copies what it has), so both do the same. With `programs` also `program NAME
+# PATH PROGRAM RUNS INSTRUCTIONS`. At the end there is a line `result: …`.
+what=${1%% *}
+names=${1#"$what"}
+workload=instructions
 
 fail() {
     echo "result: $*"
@@ -12,48 +17,74 @@ fail() {
     exit 1
 }
 
-# measure NAME COMMAND…
+is_wanted() {
+    case "${names:- $1} " in *" $1 "*) ;; *) return 1 ;; esac
+}
+
+# measure base|row NAME COMMAND…
 measure() {
-    name=$1
-    shift
+    kind=$1 name=$2
+    shift 2
     "$@" </dev/null >/tmp/counts 2>/tmp/log || fail "$name: $* ended with status $?"
-    ! grep -q '^Losses:' /tmp/log || grep -q '^Losses: none' /tmp/log || fail "$name: memprof has lost something"
-    sed -n "s/^count /row $name /p; s/^program /program $name /p" /tmp/counts
+    sed -n "s/^count /$kind $name /p; s/^program /program $name /p" /tmp/counts
+}
+
+check_losses() {
+    grep -q '^Losses: none' /tmp/log || fail "$1: memprof has lost something"
 }
 
 # A process that memprof follows from its first page: followed NAME OPTION… -- PATH….
 followed() {
     name=$1 options=
     shift
+    is_wanted "$name" || return 0
     while [ "$1" != -- ]; do
         options="$options $1"
         shift
     done
     shift
+    measure base "$name" instructions "$@"
     # shellcheck disable=SC2086 # several words
-    measure "$name" memprof --no-server $options -- $workload "$@"
+    measure row "$name" memprof --no-server $options -- $workload "$@"
+    check_losses "$name"
 }
 
-# Starts a memprof that follows a process which sleeps.
-follow_other() {
+# A process beside one that sleeps, which memprof follows: beside NAME PATH….
+beside() {
+    name=$1
+    shift
+    is_wanted "$name" || return 0
+    measure base "$name" instructions "$@"
     sleep 1000000 &
-    memprof --no-server --pid $! >/dev/null 2>/tmp/log &
+    memprof --no-server --pid $! >/dev/null 2>/tmp/memprof.log &
     profiler=$!
-    until grep -q 'memprof: following' /tmp/log; do
-        kill -0 "$profiler" 2>/dev/null || fail "memprof ended before it followed the process"
+    until grep -q 'memprof: following' /tmp/memprof.log; do
+        kill -0 "$profiler" 2>/dev/null || { cp /tmp/memprof.log /tmp/log && fail "$name: memprof ended early"; }
         sleep 1
     done
+    # shellcheck disable=SC2086 # several words
+    measure row "$name" $workload "$@"
+    kill -INT "$profiler"
+    wait "$profiler"
+    cp /tmp/memprof.log /tmp/log
+    check_losses "$name"
 }
 
-workload=instructions
-if [ "$wanted" = programs ]; then
+# A thread of memprof that is woken would otherwise be charged with what the interrupted one still does in the kernel before it lets go
+# of the processor: the scheduler does not read the clock again then.
+echo NO_WAKEUP_PREEMPTION >/sys/kernel/debug/sched/features
+if [ "$what" = programs ]; then
     echo 1 >/proc/sys/kernel/bpf_stats_enabled
     workload='instructions --programs'
 fi
-measure base instructions touch new-stack getppid
-followed auto -- touch getppid
-followed all --stacks all -- touch new-stack
-follow_other
-# shellcheck disable=SC2086 # several words
-measure other $workload touch getppid
+followed auto -- start touch copy huge file mmap brk getppid read thread fork spawn
+followed all --stacks all -- touch new-stack copy
+followed all-fp --stacks all --unwind fp -- touch new-stack
+followed all-off --stacks all --unwind off -- touch
+followed off --stacks off -- touch
+followed forks --follow-forks -- fork spawn
+followed heap --heap --heap-interval 1GiB -- malloc
+followed heap-sample --heap --heap-interval 0 -- malloc
+followed exact --heap=exact --duration 3600 -- malloc
+beside other touch file mmap getppid read thread fork spawn
 echo "result: measured"
