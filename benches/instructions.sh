@@ -136,6 +136,7 @@ find_emulator
 build_guest || die "cannot assemble the guest's files"
 for name in "${series[@]}"; do
     count_on "$name"
+    sed -n 's/^lost /lost with /p' "$work/out.text" >&2
     "print_$what" "$name" | tee -a "$work/tables"
 done
 $then

@@ -6,7 +6,7 @@
 #
 # Prints for each path `base NAME PATH MEDIAN LOWEST HIGHEST MEMPROF`, without memprof, and `row NAME PATH …`, with it. A path's
 # count depends on what its process did before (a fork copies what it has), so both do the same. With `programs` also `program NAME
-# PATH PROGRAM RUNS INSTRUCTIONS`. At the end there is a line `result: …`.
+# PATH PROGRAM RUNS INSTRUCTIONS`, and of what memprof has lost `lost NAME …`. At the end there is a line `result: …`.
 what=${1%% *}
 names=${1#"$what"}
 workload=instructions
@@ -29,8 +29,9 @@ measure() {
     sed -n "s/^count /$kind $name /p; s/^program /program $name /p" /tmp/counts
 }
 
-check_losses() {
-    grep -q '^Losses: none' /tmp/log || fail "$1: memprof has lost something"
+# Where the kernel preempts its own code, it preempts a hook now and then, and does not report what comes meanwhile.
+print_losses() {
+    sed -n "/^Losses: none/d; /^Losses:/,/^\$/s/^  *[0-9]/lost $1 &/p" /tmp/log
 }
 
 # A process that memprof follows from its first page: followed NAME OPTION… -- PATH….
@@ -46,7 +47,7 @@ followed() {
     measure base "$name" instructions "$@"
     # shellcheck disable=SC2086 # several words
     measure row "$name" memprof --no-server $options -- $workload "$@"
-    check_losses "$name"
+    print_losses "$name"
 }
 
 # A process beside one that sleeps, which memprof follows: beside NAME PATH….
@@ -67,7 +68,7 @@ beside() {
     kill -INT "$profiler"
     wait "$profiler"
     cp /tmp/memprof.log /tmp/log
-    check_losses "$name"
+    print_losses "$name"
 }
 
 # A thread of memprof that is woken would otherwise be charged with what the interrupted one still does in the kernel before it lets go
