@@ -74,6 +74,11 @@ beside() {
 # A thread of memprof that is woken would otherwise be charged with what the interrupted one still does in the kernel before it lets go
 # of the processor: the scheduler does not read the clock again then.
 echo NO_WAKEUP_PREEMPTION >/sys/kernel/debug/sched/features
+# The cost of a walk depends on the addresses: how far the stack reaches beyond main's frame, for example. So they are the same in each run,
+# and the environment is as large as a usual one.
+echo 0 >/proc/sys/kernel/randomize_va_space
+ENVIRONMENT=$(printf %3000s x)
+export ENVIRONMENT
 if [ "$what" = programs ]; then
     echo 1 >/proc/sys/kernel/bpf_stats_enabled
     workload='instructions --programs'
