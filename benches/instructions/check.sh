@@ -65,10 +65,8 @@ beside() {
     done
     # shellcheck disable=SC2086 # several words
     measure row "$name" $workload "$@"
-    kill -INT "$profiler"
+    kill "$profiler"
     wait "$profiler"
-    cp /tmp/memprof.log /tmp/log
-    print_losses "$name"
 }
 
 # A thread of memprof that is woken would otherwise be charged with what the interrupted one still does in the kernel before it lets go
