@@ -56,6 +56,8 @@ beside() {
     shift
     is_wanted "$name" || return 0
     measure base "$name" instructions "$@"
+    # At an address of its own: memprof's filter of processes depends on it.
+    echo 2 >/proc/sys/kernel/randomize_va_space
     sleep 1000000 &
     memprof --no-server --pid $! >/dev/null 2>/tmp/memprof.log &
     profiler=$!
@@ -63,6 +65,7 @@ beside() {
         kill -0 "$profiler" 2>/dev/null || { cp /tmp/memprof.log /tmp/log && fail "$name: memprof ended early"; }
         sleep 1
     done
+    echo 0 >/proc/sys/kernel/randomize_va_space
     # shellcheck disable=SC2086 # several words
     measure row "$name" $workload "$@"
     kill "$profiler"
