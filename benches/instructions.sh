@@ -105,8 +105,8 @@ compare() {
         {
             old = stored[series, $2]
             margin = 0.03 * (old > 0 ? old : 0)
-            noise = 5 + 0.01 * $3
-            risen = !other && $5 - old > (margin > noise ? margin : noise)
+            noise = 5 + 0.005 * $3
+            risen = !other && $2 !~ / thread$/ && $5 - old > (margin > noise ? margin : noise)
             if (risen) failed++
             printf "| %s | %s | %s | %+.0f | %s |\n", $2, old, $5, $5 - old, risen ? "RISEN" : ""
         }
