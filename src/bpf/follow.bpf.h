@@ -44,6 +44,54 @@ struct {
 	__type(value, struct proc_info);
 } procs SEC(".maps");
 
+/*
+ * The followed address spaces in an array: a loop over the hash map would visit all of its buckets, up to 262,144.
+ * A new one takes the first free place, so the first places are the ones in use. Those after LISTED_MMS are missing.
+ */
+#define LISTED_MMS 4096
+#define LIST_STEPS 8
+__u64 listed_mms[LISTED_MMS];
+__u32 nr_listed_mms;
+
+struct place_ctx {
+	__u64 mm;
+	__u32 place;
+	__u32 pad;
+};
+
+static long find_place(__u64 i, struct place_ctx *c)
+{
+#pragma unroll
+	for (__u32 k = 0; k < LIST_STEPS; k++) {
+		__u32 place = INDEX(i * LIST_STEPS + k, LISTED_MMS);
+
+		if (!listed_mms[place] && !__sync_val_compare_and_swap(&listed_mms[place], 0, c->mm)) {
+			c->place = place;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* Lists an address space. Returns its place. */
+static __always_inline __u32 list_mm(struct mm_struct *mm)
+{
+	struct place_ctx c = { .mm = (__u64)mm, .place = LISTED_MMS };
+
+	bpf_loop(LISTED_MMS / LIST_STEPS, find_place, &c, 0);
+	if (c.place < LISTED_MMS)
+		__sync_fetch_and_add(&nr_listed_mms, 1);
+	return c.place;
+}
+
+static __always_inline void unlist_mm(__u32 place)
+{
+	if (place >= LISTED_MMS)
+		return;
+	listed_mms[INDEX(place, LISTED_MMS)] = 0;
+	__sync_fetch_and_sub(&nr_listed_mms, 1);
+}
+
 static __always_inline __u32 mm_slot(struct mm_struct *mm)
 {
 	return ((mm->mmap_base * 0x9e3779b97f4a7c15ull) >> (64 - MM_FILTER_BITS)) & ((1 << MM_FILTER_BITS) - 1);

@@ -71,14 +71,16 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 static __noinline int release_mm(__u64 mm)
 {
 	struct mm_info *known = bpf_map_lookup_elem(&mms, &mm);
-	__u32 slot, mm_id;
+	__u32 slot, mm_id, place;
 
 	if (known && __sync_fetch_and_sub(&known->users, 1) == 1) {
 		slot = known->slot & ((1 << MM_FILTER_BITS) - 1);
 		mm_id = known->mm_id;
+		place = known->place;
 		if (known->parent)
 			remove_cow_child(known->parent, known->mm_id);
 		bpf_map_delete_elem(&mms, &mm);
+		unlist_mm(place);
 		bpf_map_delete_elem(&unwind_spaces, &mm_id);
 		bpf_map_delete_elem(&interpreter_spaces, &mm_id);
 		__sync_fetch_and_sub(&mm_filter[slot], 1);
@@ -110,7 +112,9 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 			for (int i = 1; i < MAX_ANCESTORS; i++)
 				fresh.ancestors[i] = from->ancestors[i - 1];
 		}
+		fresh.place = list_mm(mm);
 		if (bpf_map_update_elem(&mms, &mm, &fresh, BPF_NOEXIST)) {
+			unlist_mm(fresh.place);
 			count_loss(LOSS_PROCESS_TABLE);
 			return 0;
 		}

@@ -552,7 +552,7 @@ struct mm_info {
 	__u32 cow_children[MAX_COW_CHILDREN]; /* 0: none */
 	__u32 ancestors[MAX_ANCESTORS]; /* nearest first */
 	__u32 snapshots; /* living copy-on-write children of heap snapshots */
-	__u32 pad;
+	__u32 place; /* index in `listed_mms`; LISTED_MMS: none */
 	__u64 peak_copied; /* the highest RSS of which the state was copied, in pages; see peak.bpf.h */
 	__u64 peak_seen; /* the highest RSS that was seen before a drop, in pages */
 };

@@ -92,23 +92,28 @@ static __always_inline int drops_peak(struct mm_info *mm, __u64 rss, __u64 pages
 	return __sync_val_compare_and_swap(&mm->peak_copied, copied, rss) == copied;
 }
 
-/* An address space, and the resident pages of all others that are followed. */
+/* An address space, and the resident pages of all others that are followed and listed. */
 struct others_ctx {
 	__u64 mm;
 	__u64 pages;
+	__u32 seen;
+	__u32 pad;
 };
 
 /*
  * Up to 6.15, a process that exits is followed for some microseconds after it has lost its address space. The read cannot
  * fail, but may then find a counter of 0, or of a new process that has got the memory of the mm_struct.
  */
-static long add_resident(void *map, __u64 *key, struct mm_info *info, struct others_ctx *c)
+static long add_resident(__u64 i, struct others_ctx *c)
 {
-	struct mm_struct *mm = (void *)*key;
+	__u64 address = listed_mms[INDEX(i, LISTED_MMS)];
+	struct mm_struct *mm = (void *)address;
 
-	if (*key != c->mm)
+	if (!address)
+		return 0;
+	if (address != c->mm)
 		c->pages += MM_COUNTER(mm, RSS_FILE) + MM_COUNTER(mm, RSS_ANON) + MM_COUNTER(mm, RSS_SHMEM);
-	return 0;
+	return ++c->seen >= nr_listed_mms;
 }
 
 /*
@@ -136,7 +141,7 @@ __noinline int before_drop(__u32 mm_id, __u64 first, __u64 end)
 		return 0;
 	e.rss[RSS_SWAP] = MM_COUNTER(mm, RSS_SWAP);
 	e.highest_rss = BPF_CORE_READ(mm, hiwater_rss);
-	bpf_for_each_map_elem(&mms, add_resident, &others, 0);
+	bpf_loop(LISTED_MMS, add_resident, &others, 0);
 	e.others = others.pages;
 	e.at = bpf_ktime_get_ns();
 	e.start = first << page_shift;
