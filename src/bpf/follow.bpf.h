@@ -49,7 +49,6 @@ struct {
  * A new one takes the first free place, so the first places are the ones in use. Those after LISTED_MMS are missing.
  */
 #define LISTED_MMS 4096
-#define LIST_STEPS 8
 __u64 listed_mms[LISTED_MMS];
 __u32 nr_listed_mms;
 
@@ -61,16 +60,12 @@ struct place_ctx {
 
 static long find_place(__u64 i, struct place_ctx *c)
 {
-#pragma unroll
-	for (__u32 k = 0; k < LIST_STEPS; k++) {
-		__u32 place = INDEX(i * LIST_STEPS + k, LISTED_MMS);
+	__u32 place = INDEX(i, LISTED_MMS);
 
-		if (!listed_mms[place] && !__sync_val_compare_and_swap(&listed_mms[place], 0, c->mm)) {
-			c->place = place;
-			return 1;
-		}
-	}
-	return 0;
+	if (listed_mms[place] || __sync_val_compare_and_swap(&listed_mms[place], 0, c->mm))
+		return 0;
+	c->place = place;
+	return 1;
 }
 
 /* Lists an address space. Returns its place. */
@@ -78,7 +73,7 @@ static __always_inline __u32 list_mm(struct mm_struct *mm)
 {
 	struct place_ctx c = { .mm = (__u64)mm, .place = LISTED_MMS };
 
-	bpf_loop(LISTED_MMS / LIST_STEPS, find_place, &c, 0);
+	bpf_loop(LISTED_MMS, find_place, &c, 0);
 	if (c.place < LISTED_MMS)
 		__sync_fetch_and_add(&nr_listed_mms, 1);
 	return c.place;
