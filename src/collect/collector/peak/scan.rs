@@ -261,3 +261,18 @@ impl Collector {
         Ok(self.moment(profile, unresolved))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_waits_for_its_share_of_the_time() {
+        let took = Duration::from_millis(100);
+        let ended = |ago: u32| Instant::now().checked_sub(took * ago).map(|at| (at, took));
+        assert!(!takes_more_than(None, PASSES));
+        for (ago, waits) in [(0, true), (PASSES - 2, true), (PASSES, false)] {
+            assert_eq!(takes_more_than(ended(ago), PASSES), waits, "{ago}");
+        }
+    }
+}
