@@ -101,7 +101,7 @@ fn exponent(points: &[(f64, f64)]) -> Option<f64> {
     (logs.len() > 1 && spread > 0.0).then(|| both / spread)
 }
 
-/// What one more of `n` costs between the last two points.
+/// The cost of one more of `n`, between the last two points.
 fn one_more(points: &[(f64, f64)]) -> Option<f64> {
     let [(from, before), (to, after)] = last_two(points) else {
         return None;

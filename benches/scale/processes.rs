@@ -12,7 +12,7 @@ use crate::support::pairs::{is_short, median, number};
 use crate::support::profiler::Profiler;
 use crate::support::workload::{Figures, Workload, figure};
 
-/// What memprof follows.
+/// The way in which memprof chooses the processes.
 #[derive(Clone, Copy)]
 enum By {
     Forks,
@@ -47,7 +47,7 @@ fn each(bench: &Bench, args: &[&str], modes: &[(&str, By)]) -> Result<()> {
     Ok(())
 }
 
-/// What one round found.
+/// The figures of one round.
 struct Round {
     without: Figures,
     with: Figures,

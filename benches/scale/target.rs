@@ -27,7 +27,7 @@ pub struct Target {
     pub workload: Workload,
     pub memprof: Profiler,
     pub pid: Pid,
-    /// What the workload printed when it had filled its memory.
+    /// The line that the workload printed when it had filled its memory.
     filled: Figures,
 }
 

@@ -31,7 +31,7 @@ impl Group {
         Ok(Some(Group { root, dir }))
     }
 
-    /// Its name, as in `/proc/PID/cgroup`.
+    /// The name of the group, as in `/proc/PID/cgroup`.
     pub fn name(&self) -> Result<String> {
         Ok(format!("/{}", self.dir.strip_prefix(&self.root)?.display()))
     }

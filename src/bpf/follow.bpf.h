@@ -46,11 +46,11 @@ struct {
 
 /*
  * The followed address spaces in an array: a loop over the hash map would visit all of its buckets, up to 262,144.
- * A new one takes the first free place, so the first places are the ones in use. Those after LISTED_MMS are missing.
+ * A new one takes the first free place, so the first places are the ones in use. If all LISTED_MMS places are in use, it is not listed.
  */
 #define LISTED_MMS 4096
 __u64 listed_mms[LISTED_MMS];
-__u32 nr_listed_mms;
+__u32 nr_listed_mms; /* places in use */
 
 struct place_ctx {
 	__u64 mm;

@@ -129,7 +129,7 @@ mod tests {
             table.runs(Pid(sleeper.pid()));
             assert_eq!(name(&mut table), "one");
         }
-        // The same name again is not examined, another one is.
+        // A second start under the same name is skipped. A start under another name is examined.
         table.starts(Pid(one.pid()), "one");
         assert_eq!(table.examined.len(), 1);
         let at = table.unnamed.len() - 1;
