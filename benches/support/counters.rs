@@ -101,7 +101,7 @@ pub fn memory_in_pieces_of_4_kib() -> Result<u64> {
 /// Page faults that a running memprof has counted.
 pub struct FaultCounter {
     bss: MapHandle,
-    /// Where the counters of each processor begin, and bytes of one processor's: its faults come first.
+    /// Where the counters of each processor begin, and bytes of one processor's: the walked faults come first, then the others.
     offset: usize,
     size: usize,
     cpus: usize,
@@ -131,8 +131,15 @@ impl FaultCounter {
         let value = self.bss.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
         let value = value.as_deref().unwrap_or_default();
         let of_cpu = |cpu: usize| {
-            let bytes = value.get(self.offset + cpu * self.size..)?.first_chunk()?;
-            Some(u64::from_ne_bytes(*bytes))
+            let counters = value.get(self.offset + cpu * self.size..)?;
+            let (words, _) = counters.as_chunks();
+            Some(
+                words
+                    .iter()
+                    .take(2)
+                    .map(|word| u64::from_ne_bytes(*word))
+                    .sum::<u64>(),
+            )
         };
         let sum: Option<u64> = (0..self.cpus).map(of_cpu).sum();
         sum.context("the .bss map is short")

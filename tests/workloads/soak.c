@@ -13,7 +13,7 @@
 //   hold      waits until every thread has finished its round and stops the children; answers `held PID…` with
 //             its own process id and the children's, which are then its only processes
 //   go        continues; answers `ok`
-//   late MIB  late_allocation writes MIB MiB, and keeps them; answers `ok`
+//   late MIB  late_allocation writes MIB MiB, and keeps them; answers `ok`. No child inherits them
 // It ends with status 0 at the end of its input; its children end with it.
 
 #define _GNU_SOURCE
@@ -287,7 +287,12 @@ static void go(void)
 
 static NOINLINE void late_allocation(size_t len)
 {
-	soak_touch(map_memory(len), len);
+	unsigned char *p = map_memory(len);
+
+	// Another thread may fork meanwhile, and the child would hold what is written by then.
+	if (madvise(p, len, MADV_DONTFORK))
+		die("madvise");
+	soak_touch(p, len);
 	keep_frame();
 }
 
