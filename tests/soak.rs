@@ -1,7 +1,6 @@
 //! All operations at once for a long time: totals do not drift, memprof does not grow, and nothing is lost.
 //!
-//! `MEMPROF_TEST_SECS` seconds (default 20): one minute in `./run-tests soak`, half an hour with
-//! `MEMPROF_TEST_SECS=1800 ./run-tests soak`.
+//! `MEMPROF_TEST_SECS` seconds (default 20), half an hour in `./run-tests soak`.
 //!
 //! Needs root and `cc`.
 

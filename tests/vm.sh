@@ -204,6 +204,11 @@ check() {
     sed 's/^/    /' "$out.text"
     {
         printf 'FAILED vm:%s: %s\n' "$series" "$result"
+        # What it did last, and what the kernel said of a task that hangs.
+        if [ -z "$status" ]; then
+            tail -n 3 "$out.text"
+            grep -A 25 'blocked for more than\|Kernel panic\|BUG: ' "$work/console" | head -n 60
+        fi
         # The names of tests, and what their panics said.
         ! grep -q 'panicked at' "$out.text" ||
             awk -v target="vm:$series" -f scripts/failed-tests.awk "$out.text"

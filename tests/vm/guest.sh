@@ -147,7 +147,7 @@ prepare_boot() {
 # The options that follow say how the processors are emulated; the last one of a kind counts. `kernel_arguments` are the kernel's.
 boot() {
     local image=$1 nonce=$2 wanted=$3 out=$4
-    local arguments="console=ttyS0 quiet no_timer_check panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 ${kernel_arguments-}"
+    local arguments="console=ttyS0 quiet no_timer_check panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 hung_task_panic=1 ${kernel_arguments-}"
     shift 4
     prepare_boot "$image" "$nonce" "$wanted" "$work/base.cpio" "$work/more.cpio" || return 1
     timeout --kill-after=5 "$boot_limit" "${emulator[@]}" \
