@@ -72,7 +72,7 @@ static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
  */
 __noinline __u32 cache_chunk_fill(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
-	return chunk ? set_entries(chunk->stack, first, n, stack, 0) : 0;
+	return chunk ? set_entries(chunk->stack, first, n, stack) : 0;
 }
 
 /* Adds entries to a chunk. Returns 0 if the chunk is about to be removed. */

@@ -143,7 +143,6 @@ __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending
 	st->t.sending = sending;
 	/* Reads of the walk can fault: see fault_begins(). */
 	st->walking = 1;
-	st->t.start = st->t.end = 0;
 	if (unwind_mode == UNWIND_FP)
 		follow_frame_pointers(st);
 	else if (unwind_mode != UNWIND_OFF)

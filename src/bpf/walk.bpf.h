@@ -378,8 +378,15 @@ static __always_inline int is_sound(struct task_state *st)
 static __always_inline void follow_tables(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
+	__u32 generation = *(volatile __u32 *)&unwind_generation;
 
-	if (st->cached_generation != unwind_generation || st->cached_mm_id != st->mm_id || !is_sound(st))
+	/* The mapping of the last frame is kept, too. */
+	if (st->cached_generation != generation || st->cached_mm_id != st->mm_id) {
+		st->cached_nr = 0;
+		st->t.start = st->t.end = 0;
+		st->t.table = 0;
+	}
+	if (!is_sound(st))
 		st->cached_nr = 0;
 	/* Another stack, for example a fiber's: its offsets would represent other addresses. */
 	if (!has_stack_offset(st, st->t.sp & ~7ull))
@@ -387,9 +394,7 @@ static __always_inline void follow_tables(struct task_state *st)
 	if (!st->cached_nr)
 		st->base = st->t.sp & ~7ull;
 	st->cached_mm_id = st->mm_id;
-	st->cached_generation = unwind_generation;
-	st->t.start = st->t.end = 0;
-	st->t.table = 0;
+	st->cached_generation = generation;
 	st->t.noted = 0;
 	st->t.left = st->cached_nr;
 	st->t.same = st->cached_words;
