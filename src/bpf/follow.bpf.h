@@ -87,9 +87,9 @@ static __always_inline void unlist_mm(__u32 place)
 	__sync_fetch_and_sub(&nr_listed_mms, 1);
 }
 
-static __always_inline __u32 mm_slot(struct mm_struct *mm)
+static __always_inline __u32 mm_slot(__u64 mmap_base)
 {
-	return ((mm->mmap_base * 0x9e3779b97f4a7c15ull) >> (64 - MM_FILTER_BITS)) & ((1 << MM_FILTER_BITS) - 1);
+	return ((mmap_base * 0x9e3779b97f4a7c15ull) >> (64 - MM_FILTER_BITS)) & ((1 << MM_FILTER_BITS) - 1);
 }
 
 static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
@@ -98,20 +98,24 @@ static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
 }
 
 /*
- * The entry of a task's address space. Reads task->mm as a number, which takes longer than a load, but its verification
- * does not: see followed_state_with_mm(). For rare events.
+ * A task's address space as a number, which takes longer than a load, but its verification does not: see
+ * followed_state_with_mm(). For rare events.
  */
+static __always_inline struct mm_struct *read_mm(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, mm);
+}
+
+/* The entry of a task's address space. For rare events, like read_mm(). */
 static __always_inline struct mm_info *find_mm_of(struct task_struct *task)
 {
-	__u64 mm = (__u64)BPF_CORE_READ(task, mm);
-
-	return bpf_map_lookup_elem(&mms, &mm);
+	return find_mm(read_mm(task));
 }
 
 /* False if the address space is certainly not followed: in most cases, that costs one load. */
 static __always_inline int mm_may_be_followed(struct mm_struct *mm)
 {
-	return mm && mm_filter[mm_slot(mm)];
+	return mm && mm_filter[mm_slot(mm->mmap_base)];
 }
 
 static __always_inline int task_may_be_followed(struct task_struct *task)

@@ -103,7 +103,7 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 		__sync_fetch_and_add(&known->users, 1);
 		proc.mm_id = known->mm_id;
 	} else {
-		struct mm_info fresh = { .users = 1, .slot = mm_slot(mm) };
+		struct mm_info fresh = { .users = 1, .slot = mm_slot(BPF_CORE_READ(mm, mmap_base)) };
 
 		fresh.mm_id = __sync_fetch_and_add(&next_mm_id, 1);
 		if (from) {
@@ -158,12 +158,12 @@ int find_process(struct bpf_iter__task *ctx)
 	if (!task || task->flags & PF_KTHREAD)
 		return 0;
 	/* Another thread represents a process whose first thread has ended. */
-	if (task->pid != task->tgid && task->group_leader->mm)
+	if (task->pid != task->tgid && BPF_CORE_READ(task, group_leader, mm))
 		return 0;
 	pid = view_pid(task);
 	if (!pid || !bpf_map_lookup_elem(&wanted, &pid))
 		return 0;
-	mm = task->mm;
+	mm = read_mm(task);
 	tgid = task->tgid;
 	if (!mm || bpf_map_lookup_elem(&procs, &tgid) || bpf_map_lookup_elem(&snapshots, &tgid))
 		return 0;
@@ -189,22 +189,21 @@ SEC("tp_btf/sched_process_fork")
 int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
 {
 	struct mm_info *from;
-	struct mm_struct *mm;
+	struct mm_struct *mm, *parent_mm;
 	__u32 pid, mm_id, parent_mm_id, snapshot = is_snapshot(child);
 
 	if (!(follow_forks || snapshot) || child->pid != child->tgid)
 		return 0;
-	mm = child->mm;
-	if (!mm || !task_may_be_followed(parent))
-		return 0;
-	from = find_mm(parent->mm);
-	if (!from)
+	mm = read_mm(child);
+	parent_mm = read_mm(parent);
+	from = find_mm(parent_mm);
+	if (!mm || !from)
 		return 0;
 	if (snapshot)
-		return snapshot_begins(from, parent->mm, child->tgid);
+		return snapshot_begins(from, parent_mm, child->tgid);
 	parent_mm_id = from->mm_id;
 	pid = view_pid(child);
-	mm_id = follow(mm, child->tgid, pid, parent->mm);
+	mm_id = follow(mm, child->tgid, pid, parent_mm);
 	if (mm_id)
 		copy_space(parent_mm_id, mm_id);
 	if (mm_id)
@@ -276,7 +275,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	rss = MM_COUNTER(mm, RSS_FILE) + MM_COUNTER(mm, RSS_ANON) + MM_COUNTER(mm, RSS_SHMEM);
 	highest = BPF_CORE_READ(mm, hiwater_rss);
 	unfollow(tgid);
-	emit_process_with(task, PROCESS_EXITED, pid, mm_id, task->mm ? mm_id : 0, 0, page_tables,
+	emit_process_with(task, PROCESS_EXITED, pid, mm_id, read_mm(task) ? mm_id : 0, 0, page_tables,
 			  rss > highest ? rss : highest);
 	return 0;
 }
