@@ -21,8 +21,22 @@ for module in /modules/*; do
 done
 mount -t ext4 /dev/vda /disk
 ifconfig lo 127.0.0.1 up
-read -r nonce wanted </vm-settings
+read -r nonce limit wanted </vm-settings
 echo "guest $(uname -r)"
+# A guest that hangs is ended from outside a minute later. Before that, it says which processes there are, and where each waits.
+(
+    sleep "$limit"
+    printf 'result: not done after %s s. Processes:' "$limit"
+    for process in /proc/[0-9]*; do
+        command=$(tr '\0' ' ' <"$process/cmdline" | cut -c 1-40)
+        [ -z "$command" ] || printf ' %s(%s)' "$command" "$(cat "$process/wchan")"
+    done
+    echo
+    grep -s . /proc/[0-9]*/stack | grep -v ':\[<0>\] \(ret_from_fork\|kthread\|worker_thread\|entry_\|do_syscall\)'
+    [ ! -s /tmp/log ] || cat /tmp/log
+    echo "VM-EXIT:$nonce:1"
+    poweroff -f
+) &
 sh /check.sh "$wanted"
 echo "VM-EXIT:$nonce:$?"
 sync
