@@ -138,7 +138,7 @@ prepare_boot() {
     local image=$1 nonce=$2 wanted=$3
     shift 3
     mkdir -p "$work/settings"
-    echo "$nonce $((boot_limit - 60)) $wanted" >"$work/settings/vm-settings"
+    echo "$nonce ${silent_limit:-$((boot_limit - 60))} $wanted" >"$work/settings/vm-settings"
     archive "$work/settings" "$work/settings.cpio"
     cat "$@" "$image.modules" "$work/settings.cpio" >"$work/initrd"
     rm -f "$work/disk" && truncate -s 256M "$work/disk" && /sbin/mke2fs -q -F -t ext4 "$work/disk"

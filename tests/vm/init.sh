@@ -23,10 +23,16 @@ mount -t ext4 /dev/vda /disk
 ifconfig lo 127.0.0.1 up
 read -r nonce limit wanted </vm-settings
 echo "guest $(uname -r)"
-# A guest that hangs is ended from outside a minute later. Before that, it says which processes there are, and where each waits.
+# Once nothing has been printed for so many seconds, something hangs: says which processes there are, and where each waits.
 (
-    sleep "$limit"
-    printf 'result: not done after %s s. Processes:' "$limit"
+    size=0 silent=0
+    while [ "$silent" -lt "$limit" ]; do
+        sleep 10
+        silent=$((silent + 10))
+        now=$(wc -c </tmp/said)
+        [ "$now" = "$size" ] || { size=$now && silent=0; }
+    done
+    printf 'result: hangs, silent for %s s. Processes:' "$silent"
     for process in /proc/[0-9]*; do
         command=$(tr '\0' ' ' <"$process/cmdline" | cut -c 1-40)
         [ -z "$command" ] || printf ' %s(%s)' "$command" "$(cat "$process/wchan")"
@@ -37,7 +43,8 @@ echo "guest $(uname -r)"
     echo "VM-EXIT:$nonce:1"
     poweroff -f
 ) &
-sh /check.sh "$wanted"
-echo "VM-EXIT:$nonce:$?"
+: >/tmp/said
+{ sh /check.sh "$wanted" 2>&1 && echo 0 >/tmp/status || echo $? >/tmp/status; } | tee /tmp/said
+echo "VM-EXIT:$nonce:$(cat /tmp/status)"
 sync
 poweroff -f
