@@ -399,6 +399,8 @@ static __always_inline void follow_tables(struct task_state *st)
 	st->t.left = st->cached_nr;
 	st->t.same = st->cached_words;
 	st->t.shared = 0;
+	/* Where find_rule() finds the rule at once; search_rule() sets it otherwise. */
+	st->t.outcome = OUTCOME_NO_TABLE;
 	/* A loop that touches a buffer faults in the same state again: no loop over frames is needed. */
 	if (!matches_cached(st, 0))
 		bpf_loop(max_frames, walk_frame, &c, 0);
