@@ -169,7 +169,7 @@ is_emulators_fault() {
 
 # Tests one kernel: prints its line, and after a failure the guest's output.
 check() {
-    local series=$1 image nonce out=$work/out began=$SECONDS wanted=${instead[$1]-$thorough} status result hung='' silent_limit=''
+    local series=$1 image nonce out=$work/out began=$SECONDS wanted=${instead[$1]-$thorough} status result silent_limit=''
     # All scenarios take minutes, and print nothing meanwhile.
     case $wanted in some | told | recorder) silent_limit=300 ;; esac
     image=$(image_of "$series") ||
@@ -184,13 +184,6 @@ check() {
         if is_emulators_fault; then
             say "$series: the emulator broke the kernel, which was patching its own code; retry with one thread for both processors"
             grep -o 'RIP: .*' "$work/console" | sort | uniq -c >&2
-            hung="the emulator's fault"
-        elif hung=$(tr -d '\r' <"$out" | sed -n 's/^result: hangs, //p') && [ -n "$hung" ]; then
-            # Seen once in some hundred boots, and never again. If it is not the emulator, it hangs again.
-            printf 'HUNG vm:%s (%s): %s\n' "$series" "${image##*/}" "$hung"
-            tr -d '\r' <"$out" | sed 's/^/    /'
-        fi
-        if [ -n "$hung" ]; then
             : >"$out"
             boot "$image" "$nonce" "$wanted" "$out" -machine pc -accel tcg,thread=single
         fi
@@ -203,8 +196,7 @@ check() {
     status=$(sed -n "s/^VM-EXIT:$nonce:\([0-9]*\)\$/\1/p" "$out.text")
     result=$(sed -n 's/^result: //p' "$out.text")
     if [ "$status" = 0 ] && [ -n "$result" ]; then
-        printf 'passed vm:%s (%s, %s s%s): %s\n' "$series" "${image##*/}" "$((SECONDS - began))" \
-            "${hung:+, at the second try: $hung}" "$result"
+        printf 'passed vm:%s (%s, %s s): %s\n' "$series" "${image##*/}" "$((SECONDS - began))" "$result"
         [ "${VERBOSE-}" != 1 ] || cat "$out.text"
         return
     fi

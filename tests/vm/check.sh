@@ -17,7 +17,8 @@ fail() {
     exit 1
 }
 
-# Waits until memprof, or the recorder, says something.
+# Waits until memprof, or the recorder, says something. Whoever starts one in the background empties the log before: the shell opens it
+# for the new process later, and what the last one has said would be taken for what the new one says.
 wait_for() {
     tries=0
     until grep -q "$1" /tmp/log; do
@@ -117,6 +118,7 @@ runs_of() {
 count_for_bystander() {
     sleep 1000 &
     followed=$!
+    : >/tmp/log
     env "$@" memprof --no-server --pid "$followed" >/dev/null 2>/tmp/log &
     profiler=$!
     wait_for "following sleep"
@@ -208,6 +210,7 @@ for told in 'mmap 8388608' 'write /tmp/unmapped 4194304'; do
     read -r answer <&4
     [ "$answer" = ok ] || fail "the workload's command $told: $answer"
 done
+: >/tmp/log
 memprof --cgroup "$group" >/tmp/summary 2>/tmp/log &
 profiler=$!
 wait_for "serving "
@@ -246,6 +249,7 @@ mkfifo /tmp/oom-in /tmp/oom-out
 sh -c "echo \$\$ >$group/cgroup.procs && exec scenarios" </tmp/oom-in >/tmp/oom-out &
 pid=$!
 exec 3>/tmp/oom-in 4</tmp/oom-out
+: >/tmp/log
 memprof --cgroup "$group" --no-server --on-oom /tmp/oom.memprof.json >/tmp/summary 2>/tmp/log &
 profiler=$!
 wait_for "following scenarios (pid $pid)"
@@ -289,6 +293,7 @@ do_command malloc_large 3145728
 for warm in 'mmap 4096' mremap_grow munmap 'populate 4096' munmap 'brk_grow 4096' brk_trim; do
     do_command "$warm"
 done
+: >/tmp/log
 memprof --pid "$pid" >/tmp/summary 2>/tmp/log &
 profiler=$!
 wait_for "following scenarios (pid $pid)"

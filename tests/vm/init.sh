@@ -38,7 +38,11 @@ echo "guest $(uname -r)"
         [ -z "$command" ] || printf ' %s(%s)' "$command" "$(cat "$process/wchan")"
     done
     echo
-    grep -s . /proc/[0-9]*/stack | grep -v ':\[<0>\] \(ret_from_fork\|kthread\|worker_thread\|entry_\|do_syscall\)'
+    for thread in /proc/[0-9]*/task/*; do
+        case $(cat "$thread/comm") in
+        memprof* | tezos* | pseudo* | tokio*) echo "$thread $(cat "$thread/comm") $(cat "$thread/wchan")" && cat "$thread/stack" ;;
+        esac
+    done
     [ ! -s /tmp/log ] || cat /tmp/log
     echo "VM-EXIT:$nonce:1"
     poweroff -f

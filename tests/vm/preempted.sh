@@ -50,6 +50,7 @@ preempted heap 8 600 >/tmp/answers &
 pid=$!
 memprof attach-heap --yes --wait 60 --heap-interval 2048 --pid "$pid" >/tmp/log 2>&1 ||
     fail "memprof attach-heap, of threads that preempt each other, ended with status $?"
+: >/tmp/log
 memprof --heap --no-server -o /tmp/preempted.folded --kind alloc_space --pid "$pid" >/tmp/summary 2>/tmp/log &
 profiler=$!
 wait_for "following preempted"

@@ -26,6 +26,7 @@ record_by() {
         [ "$tries" -lt 600 ] || fail "the pseudo node does not listen"
         sleep 0.1
     done
+    : >/tmp/log
     tezos-recorder run --config /tmp/recorder.toml 2>/tmp/log &
     profiler=$!
     wait_for 'capturing'
