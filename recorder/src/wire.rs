@@ -18,7 +18,7 @@ mod skel {
 }
 
 pub(crate) use self::skel::types::{counters, record, record_kind as Kind};
-pub(crate) use self::skel::{RecorderSkel, RecorderSkelBuilder};
+pub(crate) use self::skel::{OpenRecorderSkel, RecorderSkel, RecorderSkelBuilder};
 
 use self::skel::types::side;
 use crate::side::Side;

@@ -10,7 +10,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 use super::open::OpenSockets;
 use super::{CaptureError, CaptureOptions, Target};
-use crate::wire::{self, RecorderSkel, RecorderSkelBuilder};
+use crate::wire::{self, OpenRecorderSkel, RecorderSkel, RecorderSkelBuilder};
 
 /// Environment variable: if set, libbpf's messages go to stderr.
 const LOG: &str = "TEZOS_RECORDER_LIBBPF_LOG";
@@ -86,6 +86,53 @@ pub(super) fn load(options: &CaptureOptions, programs: &Programs) -> Result<Load
         let what = what.to_string();
         move |e| CaptureError::bpf(&what, e)
     };
+    // Some kernels permit no program that lists sockets. Nothing is captured by it.
+    let listing = open(options, programs, true)?.load();
+    let lists = listing.is_ok();
+    let skel = listing.or_else(|_| {
+        open(options, programs, false)?
+            .load()
+            .map_err(failed("cannot load the BPF programs into the kernel"))
+    })?;
+    for target in &options.targets {
+        if let Target::Port(port) = target {
+            let added = skel
+                .maps
+                .ports
+                .update(&port.to_ne_bytes(), &[1], MapFlags::ANY);
+            added.map_err(failed("cannot write the BPF map ports"))?;
+        }
+    }
+    let inbox = Rc::new(RefCell::new(Inbox::default()));
+    let ring =
+        open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
+    let links = attach(&skel, programs.everywhere)?;
+    let open = match lists {
+        true if programs.lists == Programs::PACKETS.lists => {
+            OpenSockets::new(&skel.progs.open_sockets, &skel.maps.connections)?
+        }
+        true => OpenSockets::new(&skel.progs.open_call_sockets, &skel.maps.sockets)?,
+        false => OpenSockets::NotPermitted,
+    };
+    Ok(Loaded {
+        links,
+        ring,
+        inbox,
+        open,
+        skel,
+    })
+}
+
+/// Opens the object with the programs that are to be loaded, with or without the one that lists sockets.
+fn open(
+    options: &CaptureOptions,
+    programs: &Programs,
+    lists: bool,
+) -> Result<OpenRecorderSkel<'static>, CaptureError> {
+    let failed = |what: &str| {
+        let what = what.to_string();
+        move |e| CaptureError::bpf(&what, e)
+    };
     // The skeleton borrows this object, a pointer, which is never freed.
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let open = RecorderSkelBuilder::default().open(object);
@@ -101,37 +148,11 @@ pub(super) fn load(options: &CaptureOptions, programs: &Programs) -> Result<Load
     }
     for mut program in open.open_object_mut().progs_mut() {
         let names = programs.everywhere.iter().chain(programs.at_groups);
-        let mut names = names.chain([&programs.lists]);
+        let mut names = names.chain(lists.then_some(&programs.lists));
         let wanted = names.any(|name| program.name() == *name);
         program.set_autoload(wanted);
     }
-    let skel = open.load();
-    let skel = skel.map_err(failed("cannot load the BPF programs into the kernel"))?;
-    for target in &options.targets {
-        if let Target::Port(port) = target {
-            let added = skel
-                .maps
-                .ports
-                .update(&port.to_ne_bytes(), &[1], MapFlags::ANY);
-            added.map_err(failed("cannot write the BPF map ports"))?;
-        }
-    }
-    let inbox = Rc::new(RefCell::new(Inbox::default()));
-    let ring =
-        open_ring(&skel, Rc::clone(&inbox)).map_err(failed("cannot open the ring buffer"))?;
-    let links = attach(&skel, programs.everywhere)?;
-    let open = if programs.lists == Programs::PACKETS.lists {
-        OpenSockets::new(&skel.progs.open_sockets, &skel.maps.connections)?
-    } else {
-        OpenSockets::new(&skel.progs.open_call_sockets, &skel.maps.sockets)?
-    };
-    Ok(Loaded {
-        links,
-        ring,
-        inbox,
-        open,
-        skel,
-    })
+    Ok(open)
 }
 
 fn attach(skel: &RecorderSkel<'static>, names: &[&str]) -> Result<Vec<Link>, CaptureError> {
